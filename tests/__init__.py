@@ -2,5 +2,5 @@
 
 import os
 
-# As in crawler.settings, which only commands load; before anything imports numpy.
+# As in crawler.settings, which only commands import. Must precede any import of numpy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -81,8 +81,8 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Stop the process that forks commands."""
     forked.end()
-    # Libraries in C++ report objects that the interpreter cannot collect at its end as leaks. Not
-    # earlier, because pytest collects garbage once more.
+    # C++ libraries report objects that the interpreter cannot collect at exit as leaks. Unfreeze
+    # at exit only, because pytest collects garbage once more.
     atexit.register(gc.unfreeze)
 
 
@@ -99,7 +99,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip modules without tests to run, because each worker would load all of them.
 
-    These are modules without long tests if only these run, and modules of long tests otherwise.
+    If only long tests run, these are modules without long tests. Otherwise, these are modules
+    with only long tests.
     """
     if collection_path.suffix != ".py" or config.option.markexpr not in {"soak", "not soak"}:
         return None
@@ -150,7 +151,7 @@ def _folder() -> Path:
 
 @pytest.fixture(scope="session")
 def cleaners() -> list[Cleaner]:
-    """Return a list to which fixtures add what deletes a database's data on their servers."""
+    """Return a list to which fixtures add functions that delete a database's data."""
     return []
 
 

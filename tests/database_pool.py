@@ -21,8 +21,8 @@ from tests.integration.known_pages import on
 Row = dict[str, Any]
 Db = Database[Row]
 Cleaner = Callable[[str], None]
-# Free databases rest for a while: the server may still execute the last command of a process that
-# a test has killed.
+# Number of free databases that are not reused yet, because the server may still execute the last
+# command of a process that a test has killed.
 RESTING = 3
 # Emptying larger collections takes longer than a new database.
 MAX_DOCUMENTS = 2000
@@ -31,8 +31,8 @@ MAX_DOCUMENTS = 2000
 class DatabasePool:
     """Databases of one server.
 
-    uri: with the name of any database at its end; cleaners: delete what other servers store for a
-    database, given its name.
+    uri: ends with the name of any database; cleaners: functions that delete the data of a database
+    on other servers, given its name.
     """
 
     def __init__(self, uri: str, cleaners: Sequence[Cleaner]) -> None:
@@ -86,7 +86,7 @@ class DatabasePool:
         return name
 
     def _reset(self, db: Db) -> bool:
-        """Empty a database; return false if it cannot be as a prepared one."""
+        """Empty a database; return false if it cannot be reset to the prepared state."""
         for clean in self._cleaners:
             clean(db.name)
         structure = self._structure(db.name)

@@ -208,7 +208,7 @@ def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
     }
     results: dict[str, list[Crawl]] = {name: [] for name in cases | texts}
     for number in range(rounds):
-        # Back and forth, so that each case comes first and last equally often.
+        # Reverse the order in every second round, so that each case is first equally often.
         order = list((cases | texts).items())[:: -1 if number % 2 else 1]
         for name, case in order:
             crawl = case()
@@ -229,7 +229,7 @@ def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
 
 
 def _into_empty_database(uri: str, start: str, folder: Path, **options: Any) -> Crawl:
-    """Crawl, and drop the database: the pages of the next crawl would be near-duplicates."""
+    """Crawl, and drop the database; otherwise the next crawl's pages would be near-duplicates."""
     crawl = freshet(start, "bench", folder, **options)
     with MongoClient[dict[str, Any]](uri) as client:
         client.drop_database(client.get_default_database())
@@ -248,7 +248,7 @@ def _scale(url: str, folder: Path) -> int:
 def _ratio(yardstick: list[Crawl], ours: list[Crawl]) -> float:
     """Return the median ratio of adjacent runs, which share the noise of the machine.
 
-    Of pages/s after the first pages: a start takes as long as hundreds of pages.
+    Uses pages/s after the first pages, because startup takes as long as hundreds of pages.
     """
     return statistics.median(
         mine.steady_pages / other.steady_pages for other, mine in zip(yardstick, ours, strict=True)

@@ -1,7 +1,7 @@
 """The cost of an archive in a crawl, and the speed of a reread: `make bench ARGS=--archive`.
 
-The same pages are crawled in turn with and without an archive. Both run on the same server and
-site, and each round begins with the other one.
+The same pages are crawled with and without an archive, on the same server and site; the order
+alternates by round.
 """
 
 from __future__ import annotations

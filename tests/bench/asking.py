@@ -1,6 +1,6 @@
 """The maximum speed of a site: `python -m tests.bench.asking URL ITEMS` prints pages per second.
 
-The client has 16 connections and reads as little of an answer as possible.
+The client has 16 connections and reads as little of each response as possible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cost and the benefit of learning boilerplate: `make bench ARGS=--boilerplate`.
 
-Made posts are claimed with and without learning, in alternating batches. With a file of posts
+Generated posts are claimed with and without learning, in alternating batches. With a file of posts
 (`{feed, title, text}` as JSON lines, compressed or not), the benchmark also counts the posts that
 are flagged as copies of a post of the same feed with another title, and the edited copies found.
 """

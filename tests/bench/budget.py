@@ -1,9 +1,9 @@
 """The cost of the budget page: `make bench ARGS=--budget`.
 
 Fills an embedded server with targets of 20 visits each. A subprocess computes the budget curve, as
-the web app lets it do, and then this process evaluates the curve for moves of the slider. Then the
-app answers requests of the page for such moves in this process. Exits with 1 if 5 % of these pages
-need more than MAX_PAGE_MS of processor time.
+in the web app. Then this process evaluates the curve for slider positions, and the app answers page
+requests for them in this process. Exits with 1 if 5 % of these pages need more than MAX_PAGE_MS of
+processor time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = (10_000, 100_000, 1_000_000)
 MOVES = 1000
 READY_SECONDS = 600
-# Requests of the page, and the requirement on each.
+# Number of page requests, and the limit for each.
 PAGES, MAX_PAGE_MS = 100, 200.0
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 
@@ -62,7 +62,7 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
 
 
 def _page_milliseconds(uri: str) -> float:
-    """Return the p95 of the processor time of a page for a move of the slider."""
+    """Return the p95 of a page's processor time for a slider position."""
     ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
     with browsers_of(uri, WebOptions(), clock_offset_hours=ahead) as make:
         browser = make(address="127.0.0.1")
@@ -101,7 +101,7 @@ def _measured(uri: str) -> tuple[str, ...]:
         for line in process.stdout:
             messages.append(json.loads(line))
             if "progress" not in messages[-1]:
-                # At the end of its orders, the subprocess prints its peak memory and ends.
+                # At the end of its input, the subprocess prints its peak memory and exits.
                 process.stdin.close()
     seconds = time.perf_counter() - began
     (result,) = (message["result"] for message in messages if "result" in message)

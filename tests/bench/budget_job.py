@@ -1,4 +1,4 @@
-"""Run a planning job as the web app does, and add the peak memory to its messages."""
+"""Run a planning job like the web app, and add the peak memory to its messages."""
 
 from __future__ import annotations
 

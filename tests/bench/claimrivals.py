@@ -1,7 +1,7 @@
 """datasketch for `make bench ARGS=--claims`: MinHashLSH on Redis or in memory, with one worker.
 
-Each post is looked up and then inserted, as in datasketch's documentation; nothing prevents another
-worker from inserting in between. Keys are short numbers, because each bucket stores them.
+Each post is looked up and then inserted, as in datasketch's documentation, without protection
+against concurrent inserts. Keys are short numbers, because each bucket stores them.
 
 `python -m tests.bench.claimrivals redis|memory FOLDER SIZE...` prints the results at each size as a
 line of JSON.

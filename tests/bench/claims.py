@@ -1,8 +1,9 @@
 """Compare near-duplicate detection with datasketch's index: `make bench ARGS=--claims`.
 
 The same posts are checked and stored by Freshet, with claims in MongoDB and in Redis, and by
-datasketch's MinHashLSH on Redis and in memory: one worker each, one after the other, in a separate
-process and on separate servers. Each index is filled up to a size and timed at the end. Sketches
+datasketch's MinHashLSH on Redis and in memory. They run one after the other, each with one worker
+in its own process and with its own
+servers. Each index is filled up to a size and timed at the end. Sketches
 are made in advance and timed separately.
 """
 
@@ -37,7 +38,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An index with its requirements: minimum of `rate` per second, maximum of bytes per post."""
+    """An index with its requirements: minimum `rate` per second and maximum bytes per post."""
 
     name: str
     module: str
@@ -65,7 +66,7 @@ CONTENDERS = (
 
 
 def run(sizes: list[int]) -> int:
-    """Measure all at each size and print a table; return 1 if a requirement is not met."""
+    """Measure all indexes at each size and print a table; return 1 if a requirement is not met."""
     console, results = Console(width=130), list[tuple[Contender, Row]]()
     sizes = sorted(set(sizes))
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
@@ -85,7 +86,7 @@ def run(sizes: list[int]) -> int:
 
 
 def _made(console: Console, folder: Path, posts: int) -> list[str]:
-    """Make the posts; return a text about the speed of making sketches."""
+    """Generate the posts; return a report on the speed of sketching."""
     from tests.bench.claimsposts import sketching, write
 
     rates = [f"{name} {rate:,.0f}" for name, rate in sketching().items()]

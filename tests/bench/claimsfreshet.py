@@ -68,14 +68,14 @@ class Timed:
 
 
 class Learning:
-    """The time of learning and removing boilerplate, which is part of a claim."""
+    """Records the time of learning and removing boilerplate, which is part of a claim."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Record the times of the functions by which claims do this."""
+        """Patch the functions that learn and remove boilerplate to record their times."""
         with ExitStack() as stack:
             for name in ("weigh", "weigh_copies", "note"):
                 timed = self._timed(getattr(boilerplate, name))
@@ -94,7 +94,7 @@ class Learning:
 
 
 class Index:
-    """An open index, its posts and the memory that Redis used while it was empty."""
+    """An open index, its posts, and the memory of the empty Redis."""
 
     def __init__(self, db: Database, registry: Registry, redis: ValkeyServer | None) -> None:
         self.bands = Timed(registry.shared) if registry.shared else None

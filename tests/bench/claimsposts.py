@@ -1,4 +1,4 @@
-"""Made posts for `make bench ARGS=--claims`, in files, so that all contenders get the same posts.
+"""Generated posts for `make bench ARGS=--claims`, in files, so that all indexes get the same posts.
 
 A text has 60 to 200 words of a made-up vocabulary; every tenth is a copy of one of the latest
 10,000 posts with 1 to 5 words replaced.
@@ -68,13 +68,13 @@ class Posts:
 
     def minhash(self, number: int) -> MinHash:
         """Return the post's signature in datasketch's format."""
-        made = self._pattern.copy()  # Drawing the permutations takes as long as an insert.
+        made = self._pattern.copy()  # Drawing permutations takes as long as an insert.
         made.hashvalues = np.array(self._values[number])
         return made
 
 
 def write(folder: Path, count: int) -> None:
-    """Write `count` made posts."""
+    """Write `count` generated posts."""
     size = len(_sketch("word " * WORDS[0]))
     sketches = open_memmap(folder / "sketches.npy", "w+", np.uint8, (count, size))
     values = open_memmap(folder / "values.npy", "w+", np.uint32, (count, VALUES))
@@ -137,7 +137,7 @@ def _edited(rng: np.random.Generator, words: Array) -> Array:
 
 
 def sketching() -> dict[str, float]:
-    """Return the texts per second from text to signature, by method, for a sample."""
+    """Return the number of texts per second that each method sketches, for a sample."""
     texts = [text for text, _ in texts_of(SAMPLE)]
     ways: dict[str, Callable[[str], object]] = {
         "Freshet's kernel": by_characters,

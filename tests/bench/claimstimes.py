@@ -1,4 +1,4 @@
-"""Measurements of a near-duplicate index, over its whole fill and at the end."""
+"""Measurements of a near-duplicate index, while it is filled and at the end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Measured:
     stored:  rate with the post's document
     filling: rate of all steps over the whole fill
     p50_ms, p99_ms: latency of the number of posts claimed `together`
-    size:    bytes per post of index and signature; beside: in MongoDB, if Redis claims;
-             files: of MongoDB, including reusable space
+    size: bytes per post of index and signature; beside: in MongoDB, if Redis claims;
+    files: bytes per post of MongoDB's files, including reusable space
     found:   share of the timed copies that were flagged
     parts:   share of each step in the time
     """
@@ -49,7 +49,7 @@ class Measured:
 
 
 class Meter:
-    """A stopwatch: `start`, `lap` after each step, `end`; it keeps the times of the window."""
+    """A stopwatch for the window: call `start`, `lap` after each step, and `end`."""
 
     def __init__(self) -> None:
         self.posts, self.seconds = 0, 0.0
@@ -57,7 +57,7 @@ class Meter:
         self.found = self.made = 0
 
     def open_window(self) -> None:
-        """Keep the times from now on, and drop the earlier ones."""
+        """Drop all times so far, and keep the following ones."""
         self.kept, self.found, self.made = [], 0, 0
 
     def close_window(self) -> None:
@@ -91,7 +91,7 @@ class Meter:
             self.found += len(copies & flagged)
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the kept times, each with all its steps."""
+        """Return a percentile of the kept batch times."""
         return float(np.percentile(self._sums(), percent)) * 1000
 
     def a_second(self, posts: int, *steps: str) -> float:

@@ -1,6 +1,6 @@
 """The cost of near-duplicate detection in a crawl: `make bench ARGS=--duplicates`.
 
-The same pages are crawled with and without it, in alternating runs, each time into an empty
+The same pages are crawled with and without detection, in alternating runs, each into an empty
 database of a running server.
 """
 
@@ -43,14 +43,14 @@ CASES = (
     Case("items, five fields", f"/big/{ITEMS}/list/1/", True),
     Case("articles of 5 kB", f"/big/{ARTICLES}/articles/1/?own=5", False),
     Case("articles of 100 kB", f"/big/{LONG_ARTICLES}/articles/1/?own=100", False),
-    # Most of these are near-duplicates, because they share their paragraphs.
+    # Most of these pages are near-duplicates, because they share paragraphs.
     Case("alike, 100 kB", f"/big/{LONG_ARTICLES}/articles/1/?kb=100", False),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Two runs next to each other in time. flagged, posts: of the run that detects duplicates."""
+    """Two consecutive runs. flagged, posts: of the run that detects duplicates."""
 
     on: Crawl
     off: Crawl
@@ -59,7 +59,7 @@ class Round:
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of pages per second, with detection to without."""
+        """Return the pages per second with detection relative to those without."""
         return self.on.pages_per_second / self.off.pages_per_second
 
 

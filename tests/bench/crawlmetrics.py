@@ -1,7 +1,7 @@
 """The cost of metrics in a crawl: `make bench ARGS=--metrics`.
 
-The same pages are crawled with and without metrics at the same time, so that both runs have the
-same share of the machine. The benchmark also reads the metrics of a million targets.
+The same pages are crawled with and without metrics concurrently, so that both runs get the same
+share of the machine. The benchmark also reads the metrics of a million targets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(rounds: int) -> int:
 
 
 def _crawls(sites: tuple[str, str], folder: Path, rounds: int) -> float:
-    """Return the median ratio of CPU seconds, with metrics to without."""
+    """Return the median of the CPU seconds with metrics relative to those without."""
     ratios = [_ratio(sites, folder, number) for number in range(rounds)]
     median, spread = statistics.median(ratios), f"{min(ratios):.3f} to {max(ratios):.3f}"
     print(f"CPU seconds with / without metrics: {median:.3f} ({spread}); required: {BAR}")
@@ -51,7 +51,7 @@ def _crawls(sites: tuple[str, str], folder: Path, rounds: int) -> float:
 
 
 def _ratio(sites: tuple[str, str], folder: Path, number: int) -> float:
-    """Return the ratio of two concurrent crawls, which swap sites and order in each round."""
+    """Return the CPU ratio of two concurrent crawls, which swap sites and order in each round."""
     ways = [(True, sites[number % 2]), (False, sites[1 - number % 2])]
     with ThreadPoolExecutor(2) as both:
         crawls = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.bench import steady
 
 ROOT = Path(__file__).resolve().parents[2]
-# The same for both sides: as fast as the machine allows.
+# Same settings for both sides, without delays.
 FAST = {
     "AUTOTHROTTLE_ENABLED": "0",
     "ROBOTSTXT_OBEY": "0",
@@ -47,8 +47,8 @@ class Crawl:
     """The results of a crawl.
 
     readers_mb:    peak memory of the largest child process
-    steady_cpu_ms: processor time per page after the first pages; 0 for a crawl without more
-    steady_pages:  pages a second then
+    steady_cpu_ms: processor time per page after the first pages; 0 if there are no later pages
+    steady_pages:  pages per second after the first pages
     """
 
     pages: int
@@ -84,7 +84,7 @@ def freshet(
     full: bool = False,
     **env: str,
 ) -> Crawl:
-    """Make a run of Freshet from `start`, with its own embedded server in `folder`.
+    """Run Freshet from `start`, with its own embedded server in `folder`.
 
     full: visit all targets, due or not
     env:  variables such as FRESHET_DUPLICATES
@@ -99,7 +99,7 @@ def freshet(
 def run(
     arguments: list[str], env: dict[str, str], cwd: str, fast: Mapping[str, str] = FAST
 ) -> Crawl:
-    """Run `scrapy` with these arguments and settings to its end; raise RuntimeError if it fails."""
+    """Run `scrapy` with these arguments and settings; raise RuntimeError if it fails."""
     with (
         tempfile.NamedTemporaryFile(suffix=".json") as usage,
         tempfile.NamedTemporaryFile(suffix=".json") as figures,

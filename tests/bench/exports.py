@@ -1,8 +1,8 @@
 """Exports of ten million visits: `make bench ARGS=--export`.
 
 Fills an embedded server as `--web` does, exports all visits to Parquet, kills further exports, and
-asks the questions of the export guide. Exits with 1 if an export needs more than MAX_MB of memory,
-if files differ after three kills, or if a question takes longer than MAX_SECONDS.
+runs the queries of the export guide. Exits with 1 if an export needs more than MAX_MB of memory, if
+files differ after three kills, or if a query takes longer than MAX_SECONDS.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tests.integration.exchange.guide_queries import VIEWS, queries
 
 MAX_MB, MAX_SECONDS = 400.0, 2.0
 ROUNDS = 3
-# An export is killed when it has written these shares of the files.
+# Exports are killed after writing these shares of the files.
 KILLED_AT = (0.2, 0.5, 0.8)
 OTHERS = ("versions", "posts", "targets", "feeds")
 MEGABYTE = 1024**2
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the option; `--quick` and `--data` are those of the web app."""
+    """Add the option; `--quick` and `--data` are shared with the benchmark of the web app."""
     parser.add_argument(
         "--export", action="store_true", help="exports of ten million visits, and queries of them"
     )
@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The report and the resources of an export."""
+    """The report and the resource usage of an export."""
 
     report: dict[str, Any]
     seconds: float
@@ -142,8 +142,8 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _ask(folder: Path) -> list[str]:
-    """Print the median times of the questions, and return those that take too long."""
-    # Slow to import, and only for development.
+    """Print the median times of the queries, and return the names of slow queries."""
+    # Slow to import, and a development dependency.
     import duckdb
 
     blocks = queries(folder)

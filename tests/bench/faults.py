@@ -20,7 +20,7 @@ from tests.site.running import RunningQuick
 
 PAGES, DELAY_MS = 4000, 150
 KILLED = (WORKER, REDIS, MONGO)
-# Kinds of outages: the server is paused, or its relay refuses connections or swallows all data.
+# Kinds of outages: the server is paused, or its proxy refuses connections or drops all data.
 WAYS = (STOPPED, "refusing", "swallowing")
 
 
@@ -47,7 +47,7 @@ def run(options: Options) -> int:
 
 
 def scenarios(options: Options, *, redis: bool) -> list[Scenario]:
-    """Return the runs to make. redis: whether it is used."""
+    """Return the runs to make. redis: whether workers use Redis."""
     kills = {name: n for name, n in options.kills.items() if n and (redis or name != REDIS)}
     faulty = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
     if len(kills) > 1:

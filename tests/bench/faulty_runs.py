@@ -34,7 +34,7 @@ STOPPED = "stopped"
 class Options:
     """The options of the benchmark.
 
-    workers, redis: number of workers on one Redis; without Redis there is one at a time
+    workers, redis: number of workers on one Redis; without Redis, one worker at a time
     kills:          number of kills of workers and servers, by name
     outage_seconds: length of each outage, for each server and kind; 0: no outages
     env:            additional variables of Freshet's workers
@@ -79,14 +79,14 @@ class Line:
 
 
 class FaultyRuns:
-    """Runs over one site and on one mongod, each with its own database and Redis."""
+    """Runs on one site and one mongod, each with its own database and Redis."""
 
     def __init__(self, options: Options, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
         self._options, self._folder, self._site, self._mongo = options, folder, site, mongo
         self._count = 0
 
     def line(self, scenario: Scenario, *, plain: bool) -> Line:
-        """Make a run and check its results."""
+        """Run a scenario and check its results."""
         self._count += 1
         name = f"k{self._count}"
         folder = self._folder / name
@@ -195,7 +195,7 @@ class FaultyRuns:
 
 
 def _drawn(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
-    """Draw the times and the kinds of faults, and print them: a seed alone does not show them."""
+    """Draw the times and kinds of faults; print them, because a seed does not show them."""
     plan = drawn(chance, scenario.kills)
     moments = " ".join(f"{what}@{share:.3f}" for share, what in plan)
     print(f"{side}, {scenario.name}: {moments}", flush=True)

@@ -1,9 +1,9 @@
-"""Feeds that replay a trace, crawled and planned as cron would do it: `make bench ARGS=--feeds`.
+"""Feeds that replay a trace, crawled and planned as with cron: `make bench ARGS=--feeds`.
 
-A server replays when posts were really published; its clock and Freshet's move together. The feeds
-are imported, visited once and planned; then runs follow at regular intervals, with a replan a day.
-The collected posts are compared with the trace, with those that visits exactly at the planned times
-would have collected, and with the prediction of `scrapy simulate feeds`.
+A server replays the publication times of real posts; its clock and Freshet's advance together. The
+feeds are imported, visited once and planned; then runs follow at regular intervals, with a daily
+replan. The collected posts are compared with the trace, with the posts that visits exactly at the
+planned times would have collected, and with the prediction of `scrapy simulate feeds`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The measured loop. every: interval between runs; per_day: fetches of all feeds together."""
+    """The measured loop. every: interval between runs; per_day: total fetches of all feeds."""
 
     posts: Path
     feeds: Path
@@ -56,7 +56,7 @@ class Loop:
 
     @property
     def stop(self) -> datetime:
-        """Return the end."""
+        """Return the end of the loop."""
         return SPLIT + self.days * DAY
 
 
@@ -122,7 +122,7 @@ class Played:
 
     def _replan(self, moment: datetime) -> None:
         budget = f"--budget={self.loop.per_day}/day"
-        # The run before has moved its own clock forward by some seconds.
+        # The previous run's clock is some seconds ahead.
         moment += SOON
         self._scrapy(moment, "replan", budget, "--daily-cap=0")
         fields = {"url": 1, "plan": 1, "next_visit": 1}
@@ -138,13 +138,13 @@ class Played:
         """Return the times at which each feed was visited after the first run."""
         visits: dict[int, list[datetime]] = {}
         for visit in self.db.visits.find({"at": {"$gt": SPLIT + SOON}}):
-            # A run takes some seconds, but the site's clock does not move during the run.
+            # A run takes some seconds, but the site's clock stands still during a run.
             passed = (visit["at"] - SPLIT) // self.loop.every
             visits.setdefault(_number(visit["target"]), []).append(SPLIT + passed * self.loop.every)
         return visits
 
     def _foretold(self) -> dict[int, list[datetime]]:
-        """Return the visits of the plans; each plan is valid until the next."""
+        """Return the planned visits; each plan is valid until the next one."""
         visits: dict[int, list[datetime]] = {}
         ends = [moment for moment, _ in self.planned[1:]] + [self.loop.stop]
         for (begin, targets), end in zip(self.planned, ends, strict=True):
@@ -158,7 +158,7 @@ class Played:
         return visits
 
     def simulated(self) -> Row:
-        """Return the results of `scrapy simulate feeds` for as many fetches on the same days."""
+        """Return the results of `scrapy simulate feeds` for the same days and number of fetches."""
         loop = self.loop
         words = ("--posts", loop.posts, "--feeds", loop.feeds, "--split", f"{SPLIT:%Y-%m-%d}")
         span = ("--from", f"{SPLIT - LEARNED:%Y-%m-%d}", "--to", f"{loop.stop:%Y-%m-%d}")
@@ -214,7 +214,7 @@ def _show(figures: dict[str, CollectedTotals], simulated: Row) -> None:
 
 
 def write_trace(folder: Path, rng: np.random.Generator) -> None:
-    """Write a made-up trace: feeds post in bursts, more by day than by night."""
+    """Write a synthetic trace: feeds post in bursts, more by day than by night."""
     begin, hours = SPLIT - LEARNED, 42 * 24
     with (
         (folder / "feeds.csv").open("w", newline="") as feeds,

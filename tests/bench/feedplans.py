@@ -1,8 +1,8 @@
 """The cost of planning up to a million feeds, in memory only: `make bench ARGS=--feed-plans`.
 
-The paper's policy allocates ten fetches per feed; the default policy makes the plan of a replan,
-for ten fetches per feed in three weeks. Each policy runs in a separate process, so that its peak
-memory is its own, and once before the measurement, to exclude compilation.
+The paper's policy allocates ten fetches per feed; the default policy plans ten fetches per feed in
+three weeks, as a replan does. Each policy runs in a separate process, to measure its peak memory,
+and once before the measurement, to exclude compilation.
 """
 
 from __future__ import annotations

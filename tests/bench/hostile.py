@@ -1,6 +1,7 @@
 """The memory and time of crawling misbehaving servers: `make bench ARGS=--hostile`.
 
-Makes a crawl for each misbehavior, with eight such pages at a time, and one of an ordinary site.
+Makes one crawl for each misbehavior, with eight concurrent pages, and one crawl of an ordinary
+site.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cost of 40 hostile pages in a crawl of 1,000 honest ones: `make bench ARGS=--hostile-site`.
+"""The cost of 40 hostile pages in a crawl of 1,000 regular ones: `make bench ARGS=--hostile-site`.
 
 The same site is crawled with and without the hostile pages, in alternating runs, with the default
-settings: a first run and a full run, between which all hostile pages and a tenth of the honest ones
+settings: a first run and a full run. In between, all hostile pages and a tenth of the regular ones
 change. Then crawls with hostile pages are stopped by SIGTERM at random times.
 """
 
@@ -44,7 +44,7 @@ all = "main"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A crawl: its duration in seconds, the peak MB of its main process, and its exit code."""
+    """A crawl: duration in seconds, peak MB of the main process, and exit code."""
 
     seconds: float
     peak_mb: float
@@ -62,7 +62,7 @@ class Bench:
         self._sites = 0
 
     def twice(self, hostile: int) -> list[Run]:
-        """Crawl the site twice; raise RuntimeError if an honest page or change is not stored."""
+        """Crawl the site twice; raise RuntimeError if a regular page or change is not stored."""
         name = self._site(hostile)
         runs = [self._crawl(name), self._crawl(name, "-a", "full=1")]
         honest = {"spider": name, "target": {"$regex": "/good/"}}
@@ -157,7 +157,7 @@ def _compared(bench: Bench, rounds: int, console: Console) -> tuple[float, float
 
 
 def _stopped(bench: Bench, seconds: float, console: Console) -> float:
-    """Return the longest time in seconds from a SIGTERM at a random time to the end of a crawl."""
+    """Return the longest shutdown time in seconds after a SIGTERM at a random time."""
     moments = random.Random(7)
     table = Table("SIGTERM after, s", "ended after, s", "exit code", "peak MB")
     slowest = 0.0

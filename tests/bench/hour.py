@@ -34,7 +34,7 @@ PICTURE = Path(".benchmarks/hour.png")
 SITE = ("--changes-seconds", "60", "--arrivals-seconds", "5")
 SAMPLE_SECONDS, MIN_SAMPLES = 10.0, 120
 STOP_SECONDS = 120.0
-# Maximum growth of a worker's memory over the last half; less is noise.
+# Maximum growth of a worker's memory in the second half; smaller growth is noise.
 GROWTH_SHARE = 0.05
 # Connection pools vary; a leak of one descriptor per replan adds six between the quarters compared.
 SPARE_DESCRIPTORS = 3
@@ -50,7 +50,7 @@ max_interval_hours = 2
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options. redis: the workers share one; without Redis there is one worker."""
+    """The options. redis: the workers share one Redis; without Redis there is one worker."""
 
     minutes: float = MINUTES
     workers: int = WORKERS
@@ -104,7 +104,7 @@ def cells_toml(url: str) -> str:
 
 
 def run(options: Options) -> int:
-    """Run the service, print and draw the results; return 1 if an invariant is violated."""
+    """Run the service, print and plot the results; return 1 if an invariant is violated."""
     options.picture.parent.mkdir(parents=True, exist_ok=True)
     with orderly(), ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fh-")))

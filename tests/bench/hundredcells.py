@@ -1,7 +1,7 @@
 """Refresh a hundred real cells for some minutes and compare with a simulation: `ARGS=--cells`.
 
-PostgreSQL is overloaded (load 1.6, one query at a time), the other sources are not. The periods are
-those of the paper's kinds, divided by 30: 10, 60 and 240 s.
+PostgreSQL is overloaded (load 1.6, one query at a time); the other sources are not. The periods are
+the paper's, divided by 30: 10, 60 and 240 s.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Project:
         }
 
     def scrapy(self, *words: object) -> str:
-        """Run a command to its end; return its output."""
+        """Run a command and return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "scrapy", *map(str, words)],
             cwd=ROOT, env=self._env, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""The sources of a hundred cells, as in the paper: six kinds of content that keep changing.
+"""The sources of a hundred cells, as in the paper: six kinds of changing content.
 
 Auctions, group purchases and films are in PostgreSQL, exchange rates in SQLite, weather and news on
 a website.
@@ -25,7 +25,7 @@ WORDS = ["rain", "wind", "sun", "fog", "snow", "storm", "calm", "frost", "heat",
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Cells of one kind. period: seconds; cost: seconds that a query waits on top of its work."""
+    """Cells of one kind. period: seconds; cost: additional seconds that a query waits."""
 
     name: str
     source: str
@@ -59,7 +59,7 @@ TABLES = (
     "INSERT INTO films SELECT f, 'hall ' || h, 200 FROM generate_series(1, 25) f, "
     "generate_series(1, 3) h",
 )
-# Stands for a slow query.
+# Simulates a slow query.
 WAIT = "WITH w AS MATERIALIZED (SELECT pg_sleep(:wait))"
 SQL = {
     "auction": f"{WAIT} SELECT item, bid FROM w, bids WHERE auction = :n ORDER BY item",
@@ -81,7 +81,7 @@ def page(kind: str, number: int, values: list[str]) -> str:
 
 
 class Changing:
-    """Create all sources, and change them as a Poisson process in a thread."""
+    """Creates all sources, and changes them as a Poisson process in a thread."""
 
     def __init__(self, home: Path, postgres_url: str, file: Path, cells: list[Kind]) -> None:
         self._home, self._url, self._file, self._kinds = home, postgres_url, file, cells

@@ -14,7 +14,7 @@ from scrapy.cmdline import execute
 
 def _write(path: Path) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    # Of the child processes; a forked child initially has the memory of its parent.
+    # Peak of the child processes; a forked child starts with its parent's memory.
     readers_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     figures = {
         "cpu_seconds": used.ru_utime + used.ru_stime,

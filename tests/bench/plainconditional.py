@@ -1,7 +1,7 @@
 """The baseline of revisits: a plain Scrapy spider with conditional requests.
 
-It keeps the URL and the validators of each page in SQLite, requests all of them again with
-If-None-Match and If-Modified-Since, and writes the items of pages that changed as JSON lines.
+It keeps the URL and the validators of each page in SQLite, requests all pages again with
+If-None-Match and If-Modified-Since, and writes the items of changed pages as JSON lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import scrapy
 
 KEPT = "CREATE TABLE IF NOT EXISTS pages (url TEXT PRIMARY KEY, list INT, etag TEXT, modified TEXT)"
 STORE = "INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)"
-# Pages in a transaction.
+# Pages per transaction.
 BATCH = 200
 
 
@@ -32,7 +32,7 @@ class Conditional(scrapy.Spider):
         self.known: set[str] = set()
 
     async def start(self) -> AsyncIterator[Any]:
-        """Yield a request for each known page; for the first page if none is known."""
+        """Yield a request for each known page, or for the first page if none is known."""
         known = self.kept.execute("SELECT * FROM pages").fetchall() or [(self.first, 1, "", "")]
         self.known = {url for url, *_ in known}
         for url, is_list, etag, modified in known:
@@ -84,7 +84,7 @@ class Conditional(scrapy.Spider):
             self.store()
 
     def store(self) -> None:
-        """Write the waiting rows."""
+        """Write the buffered rows."""
         with self.kept:
             self.kept.executemany(STORE, self.rows)
         self.rows.clear()

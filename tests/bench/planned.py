@@ -1,7 +1,7 @@
 """Write targets with a history directly into MongoDB, to measure the cost of a replan.
 
-`python -m tests.bench.planned URI --targets 1000000` writes targets as a crawl would leave them;
-`--visits` sets the number of visits of each target, and `--log` also writes their change log.
+`python -m tests.bench.planned URI --targets 1000000` writes targets as crawls do; `--visits` sets
+the number of visits of each target, and `--log` also writes the change log.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ SAMPLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A run of the command, as measured by the process and as reported by the command.
+    """Measurements of a replan, from the operating system and from the command's report.
 
     cpu_seconds, server_seconds: processor time of the command with its processes, and of mongod
-    peak_mb:                     of the largest of the processes
+    peak_mb:                     peak memory of the largest process
     """
 
     seconds: float
@@ -78,10 +78,10 @@ def run(sizes: tuple[int, ...] = SIZES, engine: str = "local") -> int:
 def _measured(server: EmbeddedServer, folder: Path, size: int, engine: str) -> dict[str, Replan]:
     uri = server.start()
     insert(uri, size)
-    # A crawl has created the indexes, which would take a fifth of the time of the first replan.
+    # Create the indexes as crawls do; otherwise they take a fifth of the first replan.
     asyncio.run(_prepare(folder))
     with pymongo.MongoClient(uri) as client:
-        # As after a crawl without a plan: the first replan updates all targets.
+        # Remove the plans, so that the first replan updates all targets.
         client.get_default_database().targets.update_many({}, {"$unset": {"plan": ""}})
     return {
         "first": _replan(server, folder, BUDGET * size, engine),
@@ -123,7 +123,7 @@ def _replan(server: EmbeddedServer, folder: Path, budget: float, engine: str) ->
 
 
 class _Processes:
-    """What the processes that a command started have used, by process, as of the last sample."""
+    """Resource usage of the processes that a command started, as of the last sample."""
 
     def __init__(self) -> None:
         self.cpu_seconds: dict[int, float] = {}

@@ -1,8 +1,8 @@
 """The queue of a run with a thousand workers: `make bench ARGS=--queue`.
 
 The scripts are those of a crawl, and run in a real Valkey. The workers are objects in this process:
-they lease entries, wait as if they fetched pages, complete them, and renew their leases. Some end
-without notice, so that their leases expire.
+they lease entries, wait as if they fetched pages, complete them, and renew their leases. Some
+crash, so that their leases expire.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEASES, PAGE_SECONDS, LEASE_SECONDS = 16, 4.0, 30.0
 CONNECTIONS, FED, SAMPLE = 50, 1000, 50
 LONGEST_SECONDS, SOCKET_SECONDS = 150.0, 10.0
 POLL_SECONDS = 0.1
-# Counts of a page of a crawl.
+# Counts for one crawled page.
 VISIT = {"visits": 1.0, "new": 1, "item pages": 1, "bytes": 5321, "items read": 1}
 # One host with fewer connections than workers.
 RIVALS, CONNECTIONS_OF_HOST, HOST_SECONDS, ANSWER_SECONDS = 48, 16, 12.0, 0.05
@@ -68,13 +68,13 @@ class ManyQueues:
 
 @dataclass(slots=True)
 class Scripts:
-    """Times of the scripts in the server, by what they do: microseconds, p50 and p99."""
+    """Server times of the scripts by name: p50 and p99 in microseconds."""
 
     client: Client
     rows: list[tuple[str, float, float]] = field(default_factory=list)
 
     async def measure(self, what: str, calls: Iterable[Awaitable[Any]]) -> list[Any]:
-        """Make calls of one script one by one; return their results."""
+        """Call one script repeatedly, one call at a time; return the results."""
         await self.client.config_resetstat()
         results = [await call for call in calls]
         stats: Any = await self.client.info("latencystats")
@@ -95,9 +95,9 @@ async def _used_bytes(client: Client) -> int:
 async def _measure_scripts(
     client: Client, workers: int, entries: int
 ) -> tuple[Scripts, list[float]]:
-    """Measure each script with all workers in the run; return also the bytes of an entry.
+    """Measure each script with all workers in the run; also return the bytes of an entry.
 
-    These are bytes of a queued entry, and bytes of a leased one.
+    There are two sizes: of a queued entry and of a leased entry.
     """
     run, scripts = ManyQueues(client, "scripts", workers, 3600.0), Scripts(client)
     await run.join()
@@ -134,7 +134,7 @@ async def _measure_scripts(
     await scripts.measure("leave", (queue.leave({}) for queue in run.queues[SAMPLE:]))
     await few[0].finish()
     queued = (bytes_used[1] - bytes_used[0]) / entries
-    # A leased entry is no longer in the queue, whose memory it frees.
+    # Leasing an entry removes it from the queue and frees its memory there.
     return scripts, [queued, queued + (bytes_used[2] - bytes_used[1]) / count]
 
 
@@ -143,13 +143,13 @@ class Seen:
     """What the workers of a simulated run observed.
 
     holders: entry -> worker that works on it
-    doubled: entries leased to a worker while another one certainly held them
+    doubled: entries leased to a worker while another worker certainly held them
     leased:  number of leases of each entry
     lease_ms, complete_ms: times of calls that lease or complete entries
-    by_host: pages of each host, at half time
+    by_host: pages of each host after half of the run
     by_worker: pages of each worker
     times:     of the completed pages, in seconds
-    ends:      when each worker noticed the end of the run, in the same clock
+    ends:      when each worker noticed the end of the run, on the same clock
     counted:   pages of the run by the counts in Redis
     """
 
@@ -180,7 +180,7 @@ class SimulatedWorker:
         self.is_dead = False
 
     async def run(self) -> None:
-        """Work until the run is over, or this worker ends without notice."""
+        """Work until the run is over or this worker crashes."""
         work = self._queue.work
 
         async def timed(
@@ -218,14 +218,14 @@ class SimulatedWorker:
         return self._worker.is_sure
 
     def die(self) -> None:
-        """End without notice, as if killed."""
+        """Stop immediately, as if killed."""
         self.is_dead = True
         self._seen.by_worker.pop(self._number, None)
         self._worker.stop()
 
     def _take(self, entry: str) -> None:
         holder = self._seen.holders.get(entry)
-        # Others may take over from a worker that is late, such as on a busy machine.
+        # Other workers may take over from a worker that is late on a busy machine.
         if holder is not None and not holder.is_dead and holder.is_sure:
             self._seen.doubled.add(entry)
         self._seen.holders[entry] = self
@@ -275,7 +275,7 @@ class Simulated:
 
 
 async def _simulate(client: Client, server: Redis, workers: int, entries: int) -> Simulated:
-    """Let all workers crawl; DEAD of them end without notice."""
+    """Let all workers crawl; DEAD of them crash."""
     names, seen = [_entry(n) for n in range(entries)], Seen()
     random.shuffle(names)
     run = ManyQueues(client, "shop", workers, LEASE_SECONDS)
@@ -297,7 +297,7 @@ async def _simulate(client: Client, server: Redis, workers: int, entries: int) -
 
 
 async def _share_host(client: Client) -> tuple[Counter[int], int]:
-    """Let workers send requests to one host; return their numbers, and the highest concurrency."""
+    """Let workers send requests to one host; return their counts and the highest concurrency."""
     steady, sent, now_running, most = RedisRetry(client, 30.0), Counter[int](), 0, 0
     permits = [Permits(steady, PREFIX, f"worker-{n}", LEASE_SECONDS) for n in range(RIVALS)]
     until = time.perf_counter() + HOST_SECONDS
@@ -335,7 +335,7 @@ def run(workers: int, entries: int) -> int:
 
 
 async def _run(server: Redis, workers: int, entries: int) -> int:
-    # Each idle worker waits with a connection of its own, for a part of the socket's timeout.
+    # Each idle worker waits on its own connection, for part of the socket timeout.
     pool = BlockingConnectionPool.from_url(
         server.url, max_connections=workers + CONNECTIONS, timeout=None, protocol=2,
         socket_timeout=SOCKET_SECONDS,

@@ -1,7 +1,7 @@
 """Random faults in runs of one and three workers: `make bench ARGS="--random-faults 200"`.
 
-Checks the invariants of `scrapy doctor --deep` after each run; if one is violated, keeps the logs
-of the workers and the database.
+Checks the invariants of `scrapy doctor --deep` after each run; on a violation, keeps the workers'
+logs and the database.
 """
 
 from __future__ import annotations

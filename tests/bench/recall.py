@@ -1,7 +1,7 @@
-"""Near-duplicate detection on the posts of a file: recall and precision with real claims.
+"""Recall and precision of near-duplicate detection on the posts of a file.
 
 `make bench ARGS="--recall posts.jsonl.xz"`: claims all posts in random order, then copies with 1 to
-5 words replaced, inserted or deleted; then the same with posts cut to some lengths.
+5 words replaced, inserted or deleted; then repeats this with posts truncated to some lengths.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
 
 
 def _show_whole(index: Index, posts: list[Text], hits: list[tuple[Text, bool]]) -> bool:
-    """Print the recall of copies by length of the post."""
+    """Print the recall of copies by post length."""
     table = Table("words", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     for cjk in (False, True):
         for least, most in WORDS:
@@ -185,7 +185,7 @@ def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
 
 
 async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed: int) -> None:
-    """Print the recall with posts cut to some lengths in characters."""
+    """Print the recall with posts truncated to some numbers of characters."""
     columns = ("characters", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     table = Table(*columns, title="recall by edited words", title_justify="left")
     for length in LENGTHS:

@@ -1,8 +1,8 @@
 """Crawls of a known site whose pages are unchanged: `make bench ARGS=--revisits`.
 
 Freshet and plain Scrapy with conditional requests visit all pages of the generated site again, in
-alternating order: in each round once while all pages answer 304, and once after 5 % of the items
-have changed. The benchmark also counts the commands that MongoDB gets.
+alternating order: in each round once with all pages unchanged (304), and once after 5 % of the
+items have changed. The benchmark also counts MongoDB's commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BAR, MAX_COMMANDS = 0.8, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """A crawl of plain Scrapy, the next one of Freshet, and its commands."""
+    """A crawl of plain Scrapy, the next crawl of Freshet, and the latter's commands."""
 
     plain: Crawl
     ours: Crawl

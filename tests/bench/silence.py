@@ -3,8 +3,8 @@
 FOLDER has `pages/changes.csv.gz`, `pages/pages.csv`, `feeds/busy/posts.csv.gz` and `feeds.csv`. The
 targets are visited hourly. On each day of the test weeks, the alarm is computed from the past only,
 with its own threshold. All alarms of these days count as false. Then each target is stopped after
-its last change before each Monday, and the silence goes on. The fixed limit is a multiple of the
-same mean gap; it is chosen in hindsight to raise as many alarms, and its alarms of one site are
+its last change before each Monday, and stays silent. The fixed limit is a multiple of the same mean
+gap. It is chosen in hindsight to raise the same number of alarms, and its alarms of one site are
 combined in the same way.
 
 No public data has the history of single fields. Their changes are therefore those of real pages:
@@ -33,11 +33,11 @@ from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
 
 HOUR = 3600
-# Hours since 1970 are fewer.
+# Greater than any time in hours since 1970.
 HOURS = 1_000_000.0
 WITHIN = (2.0, 4.0, 8.0)
 ALLOWED = (1.0, 2.0, 5.0)
-# Fields of an item.
+# Number of fields of an item.
 FIELDS = 8
 
 
@@ -61,7 +61,7 @@ class Real:
 
     @property
     def kind(self) -> Ints:
-        """Return (n,) numbers of what is combined: sites, or fields of the items of a site."""
+        """Return the (n,) groups of combined alarms: sites, or fields of the items of a site."""
         if self.item is None:
             return self.site
         begins = np.searchsorted(self.item, self.item)
@@ -69,7 +69,7 @@ class Real:
 
     @cached_property
     def items(self) -> Real:
-        """Return the items of fields; the targets themselves if they are no fields."""
+        """Return the items of fields, or the targets themselves if they are not fields."""
         if self.item is None:
             return self
         n = int(self.item[-1]) + 1
@@ -79,7 +79,7 @@ class Real:
         return replace(self, changes=changes, began=began, site=self.site[first[:-1]], item=None)
 
     def population(self) -> Population:
-        """Return the targets without limits of visits."""
+        """Return the targets without visit limits."""
         n = len(self.site)
         key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
         until = self.stop + 60 * WEEK_HOURS
@@ -99,7 +99,7 @@ class Real:
     def until(self, past: Histories, until: Floats | None = None) -> Histories:
         """Return histories that end later, without changes since.
 
-        Those of fields have only what the newest changes of their items leave.
+        Histories of fields are limited to the newest changes of their item.
         """
         past = past if until is None else replace(past, until=until)
         if self.item is None:
@@ -123,7 +123,7 @@ class Real:
 
 
 def run(folder: Path) -> int:
-    """Print the false alarms and the share of stopped targets that are found."""
+    """Print the false alarms and the share of stopped targets that are detected."""
     table = Table("targets", "alarm", "false alarms", "allowed", *(f"{k:g} gaps" for k in WITHIN))
     pages = pages_of(folder / "pages")
     for real in (pages, feeds_of(folder / "feeds" / "busy"), fields_of(pages)):
@@ -136,7 +136,7 @@ def run(folder: Path) -> int:
 
 
 def compared(real: Real) -> list[tuple[str, ...]]:
-    """Return rows of the table: the detector, and the fixed limit with as many alarms."""
+    """Return two table rows: the detector, and the fixed limit with the same number of alarms."""
     population, days = real.population(), np.arange(real.split, real.stop + 1, 24.0)
     items = real.items.population()
     alpha = {a: a / 1000 * len(population) for a in ALLOWED}
@@ -196,7 +196,8 @@ def _row(
 def messages(score: Floats, since: Floats, site: Ints, limits: Floats, shared: Ints) -> int:
     """Return the number of alarms; alarms of one site are combined as in the product.
 
-    score, since: (days, n)   limits: (days,)   shared: (s,) silent targets from which a site is
+    score, since: (days, n)   limits: (days,)   shared: (s,) number of silent targets from which a
+    site's alarms are combined
     """
     alarmed = np.where(score[0] >= limits[0], since[0], -1.0)
     was_shared = np.zeros(len(shared), np.bool_)

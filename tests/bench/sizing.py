@@ -2,8 +2,8 @@
 
 Pages of 5 kB are crawled twice into an empty database of an embedded server: first all new, then
 all unchanged (304). Then all visits are aggregated by day. The benchmark reports processor time,
-because it hardly depends on other load of the machine. From the bytes of each document it computes
-what a million targets need.
+because it hardly depends on other load of the machine. From the document sizes, it extrapolates the
+needs of a million targets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.site.running import RunningSite
 MAX_ITEMS = 100_000
 LATER_HOURS, PRUNED_HOURS = 200, 400
 GIGABYTE = 1e9
-# Of the computed database.
+# Parameters of the extrapolated database.
 TARGETS, VISITS_A_DAY, CHANGED_SHARE = 1_000_000, 265_000, 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -44,7 +44,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The mean bytes of a document: in BSON, on the disk, and in all indexes."""
+    """Mean bytes of a document: as BSON, on disk, and in all indexes."""
 
     bson: float
     data: float
@@ -52,13 +52,13 @@ class Size:
 
     @property
     def on_disk(self) -> float:
-        """Return the bytes of the disk that a document needs."""
+        """Return the bytes on disk that a document needs."""
         return self.data + self.indexes
 
 
 def run(items: int) -> int:
-    """Crawl and print the tables. items: number of items, and four times that of articles."""
-    # By name: the start path, and whether fields are read.
+    """Crawl and print the tables. items: number of items, and four times the articles."""
+    # By name: the start path, and whether the definition's fields are read.
     cases = {
         "items, five fields": (f"/big/{items}/list/1/", True),
         "articles, main text": (f"/big/{items // 4}/articles/1/?own=5", False),
@@ -151,11 +151,11 @@ def _show_sizes(name: str, sizes: Mapping[str, Size]) -> None:
 
 
 def _show_million(name: str, sizes: Mapping[str, Size]) -> None:
-    """Print the disk space of a million targets after a year, and when everything is bounded."""
+    """Print the disk space of a million targets after a year, and once all limits are reached."""
     config = Config.load(mongo_uri=None)
     visits_a_year = VISITS_A_DAY * 365
     changes = CHANGED_SHARE * visits_a_year
-    # At worst, each aggregated visit is the only one of its target and day.
+    # In the worst case, each aggregate has a single visit.
     aggregates = VISITS_A_DAY * max(0.0, config.keep_aggregates_days - config.keep_visits_days)
     versions = TARGETS + changes
     numbers = {

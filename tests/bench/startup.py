@@ -1,9 +1,8 @@
 """The duration of commands with almost nothing to do: `make bench ARGS=--startup`.
 
-In alternating order with a bare Scrapy project, with a running embedded server with ten sites: the
-list of commands, `scrapy targets`, crawls with nothing due, in the quick and in the complete way,
-and a replan of 1,000 pages with four weeks of history. The last one is the same replan without
-compiled kernels on the machine.
+Measured in alternating order with a bare Scrapy project, on a running embedded server with ten
+sites: the list of commands, `scrapy targets`, quick and complete crawls with nothing due, and a
+replan of 1,000 pages with four weeks of history, with and without compiled kernels.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Took:
 
 
 def run(rounds: int) -> int:
-    """Measure all in turns and print medians; return 1 if a median exceeds its limit."""
+    """Measure all commands in turn and print medians; return 1 if a median exceeds its limit."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
@@ -73,7 +72,7 @@ def run(rounds: int) -> int:
 
 
 def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]:
-    """Prepare the commands by name; each has run once."""
+    """Return the commands by name, after running each once."""
     os.environ |= {
         "FRESHET_DATA_DIR": str(folder / "data"), "FRESHET_THROTTLE_START_SECONDS": "0",
     }  # fmt: skip
@@ -102,7 +101,7 @@ def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]
 
 
 def _took(folder: Path, *words: str) -> Took:
-    """Run a command to its end and return its times."""
+    """Run a command and return its times."""
     command = [sys.executable, "-m", "scrapy", *words]
     began, before = time.perf_counter(), os.times()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)

@@ -11,7 +11,7 @@ from typing import Self
 from scrapy import signals
 from scrapy.crawler import Crawler
 
-# Environment variable with the file to write.
+# Environment variable with the path of the output file.
 FILE = "BENCH_STEADY_FILE"
 # Pages until libraries are loaded, and between two readings.
 FIRST_PAGES, STEP_PAGES = 100, 50

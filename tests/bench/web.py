@@ -41,16 +41,16 @@ from tests.bench.webviews import Views
 
 REQUESTS = 10_000
 QUICK = 10
-# Requirements: 95 % of the requests of each view, and the app process. Planning jobs need more
-# memory the more targets there are; they are processes of their own.
+# Limits for 95 % of the requests of each view, and for the app process. Planning jobs, whose memory
+# grows with the number of targets, run in separate processes.
 MAX_MS, MAX_MB = 300.0, 250.0
-# Growth of the memory in the second half.
+# Maximum memory growth in the second half.
 GROWTH_SHARE = 0.05
 SAMPLE_SECONDS = 0.5
 READY_SECONDS = 300
 TIMEOUT_SECONDS = 120
 SEED = 3
-# The JSON of an explanation that is being made.
+# Response while an explanation is being computed.
 NOT_READY = ("targets.api_explanation", 503)
 MEGABYTE = 1024**2
 
@@ -73,7 +73,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class Memory:
-    """Samples the memory of a process in MB in a thread. peak: with its children."""
+    """Samples the memory of a process in MB in a thread. peak: including its children."""
 
     pid: int
     own: list[float] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Browser:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
 
     def get(self, path: str) -> tuple[int, float]:
-        """Return the status and the milliseconds until the whole response."""
+        """Return the status and the milliseconds until the end of the response."""
         began = time.perf_counter()
         self._connection.request("GET", path)
         response = self._connection.getresponse()
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
                 db = client.get_default_database()
                 if db.meta.find_one({"_id": "schema"}) is None:
                     fill(uri, sizes)
-                # The data may be some hours old.
+                # Stored data may be some hours old.
                 newest = db.visits.find_one({"event": True}, sort=[("at", -1)])
                 assert newest is not None
                 ahead = (newest["at"] - datetime.now(UTC)).total_seconds() / 3600

@@ -1,7 +1,7 @@
 """A large database for `make bench ARGS=--web`: sites, visits, versions, posts, near-duplicates.
 
-Documents have the shapes that crawls write. They are inserted without validation and before the
-indexes are created, which takes minutes instead of hours. Two processes build the same arrays from
+Documents have the shapes that crawls write. Inserting them without validation, before the indexes
+are created, takes minutes instead of hours. Two processes build the same arrays from
 the same seed, and each writes every second batch.
 """
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 WORKERS, BATCH = 2, 5000
 SEED = 11
 DAY = 86_400
-# Visits are spread over this many days; a target was discovered at some time in the first part.
+# Days over which visits are spread; targets are discovered until NEWEST_TARGET_DAYS ago.
 DAYS, NEWEST_TARGET_DAYS = 70, 5
 MAX_VISITS = 20_000
 FEEDS = "feeds"
@@ -40,7 +40,7 @@ REASONS = ("timeout", "HTTP 503", "DNS lookup failed", "connection refused")
 PLAN, FEED_PLAN = ObjectId("65f000000000000000000001"), ObjectId("65f000000000000000000002")
 RUNS = 100
 AUDIT_ENTRIES = 50_000
-# Messages of notifications of a week, to three channels; as many wait and are dead as may be.
+# A week of notifications to three channels; waiting and dead messages are at their limits.
 CHANNELS, MESSAGES, MAX_WAITING = ("team", "phone", "mail"), 300_000, 30_000
 KEYS = {
     "list_pages": "/catalogue/page", "item_pages": "/catalogue/some", "fields": {"price": "p.price"}
@@ -84,7 +84,7 @@ class Data:
 
     @cached_property
     def spider(self) -> Array:
-        """Return (n,) numbers of spiders by target: the first site has a fourth of all targets."""
+        """Return (n,) spider numbers by target: the first site has a quarter of all targets."""
         pages = self.sizes.targets - self.sizes.feeds
         share = 1 / np.arange(1, self.sizes.sites + 1)
         ends = np.round(np.cumsum(share) / share.sum() * pages).astype(int)
@@ -106,7 +106,7 @@ class Data:
         of = np.repeat(np.arange(n), counts)
         known = rng.integers(NEWEST_TARGET_DAYS * DAY, span, n)
         seconds = (known[of] * rng.random(len(of))).astype(np.int64)
-        # One visit of a target at a time, oldest first.
+        # Unique times per target, oldest first.
         keys = np.unique((of << 24) | (span - seconds))
         of, seconds = keys >> 24, span - (keys & 0xFFFFFF)
         return of, seconds, np.searchsorted(of, np.arange(n + 1))
@@ -130,7 +130,7 @@ class Data:
 
     @cached_property
     def kept(self) -> Array:
-        """Return the visits whose version is stored: newest changes and the versions before."""
+        """Return the visits whose version is stored: newest changes and previous versions."""
         _, seconds, _ = self.log
         changes = np.flatnonzero(self.changed)
         newest = changes[np.argsort(seconds[changes], kind="stable")]
@@ -163,7 +163,7 @@ class Data:
             row["content_hash"] = content_hash(i, int(self.version[visits.stop - 1]))
             row["visited_at"] = row["last_visit"]["at"] = self.at(seconds[visits.stop - 1])
             row["plan"]["id"] = FEED_PLAN if row["spider"] == FEEDS else PLAN
-            # Most are due in the coming week, some have been due for a while.
+            # Most targets are due in the coming week; some are overdue.
             row["next_visit"] = self.now + timedelta(minutes=(i * 7919) % 10_000 - 300)
             if row["spider"] == FEEDS:
                 row |= {"kind": "feed", "categories": [f"News/{i % 20}"], "feed_size": 20}
@@ -340,7 +340,7 @@ class Data:
             }  # fmt: skip
 
     def audit(self, numbers: range) -> Iterator[Document]:
-        """Yield entries of the audit list."""
+        """Yield entries of the audit log."""
         for number in numbers:
             yield {
                 "at": self.at(number * 60), "user": "anna", "action": "POST /changes/read",
@@ -348,7 +348,7 @@ class Data:
             }  # fmt: skip
 
     def outbox(self, numbers: range) -> Iterator[Document]:
-        """Yield messages of notifications about the first targets: waiting, dead, delivered."""
+        """Yield notification messages about the first targets: waiting, dead, delivered."""
         for number in numbers:
             at = self.at(number * 2)
             spider, url = self.name_of(number % self.sizes.targets)
@@ -372,7 +372,7 @@ class Data:
             yield {"_id": "cheap", "keys": keys, "by": "anna", "at": self.now, "edits": number}
 
     def parts(self) -> dict[str, tuple[int, Callable[[range], Iterator[Document]]]]:
-        """Return for each collection the number of documents and what makes them."""
+        """Return for each collection the number of documents and their generator."""
         sizes = self.sizes
         return {
             "targets": (sizes.targets, self.targets),

@@ -20,7 +20,7 @@ from crawler.web.app import create_app
 from crawler.web.dependencies import cursor_of
 from tests.bench.webdata import FEEDS, site_name
 
-# Streams, static files, pages about fetched pages of other servers, and users: there are none.
+# Streams, static files, and pages that require fetched pages or users, which the data lacks.
 LEFT_OUT = {
     "board.events", "dashboards.file", "setup.frame", "setup.api_selector", "setup.preview",
     "changes.feed", "account.sign_in", "users.user",
@@ -40,7 +40,7 @@ def get_routes(app: FastAPI) -> Iterator[Any]:
 
 
 class Views:
-    """Paths of views by name; the name begins with that of the route."""
+    """Paths of views by name; names begin with the name of the route."""
 
     def __init__(self, db: Db, now: datetime) -> None:
         self._rng = random.Random(SEED)
@@ -64,7 +64,7 @@ class Views:
         return self._urls
 
     def _add(self, name: str, parameters: list[dict[str, Any]], **query: Any) -> None:
-        """Add a view. parameters: of each path; those that are not in the path go to the query."""
+        """Add a view. parameters: values for each path; values not in the path go to the query."""
         path = self._paths[name.split(maxsplit=1)[0]]
         urls = []
         for given in parameters:

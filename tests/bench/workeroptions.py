@@ -66,7 +66,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def benches(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
-    """Return the benchmarks by option; `workers` is last, because others also use its option."""
+    """Return the benchmarks by option; `workers` is last, because others use its option."""
     return {
         "faults": lambda: _faults(options),
         "random_faults": lambda: random_faults.run(options.random_faults, _seed(options)),
@@ -82,7 +82,7 @@ def _seed(options: argparse.Namespace) -> int:
 
 def _faults(options: argparse.Namespace) -> int:
     kills = (options.kills, options.redis_kills, options.mongo_kills)
-    # Must be longer than the outage, whatever the default is.
+    # Must be longer than the outage.
     env = {"FRESHET_COMMIT_RETRY_SECONDS": str(max(30, 5 * options.outage))}
     return faults.run(
         Options(

@@ -38,7 +38,7 @@ IN_REDIS, IN_MONGO = "scrapy-redis, items in Redis", "scrapy-redis, items in Mon
 LIKE = "the same, CONCURRENT_ITEMS=1"
 LONGEST_SECONDS = 3600.0
 SAMPLE_SECONDS = 0.2
-# As shares of the pages: all workers have started, and none is idle yet.
+# Measured range as shares of the pages: all workers have started, and none is idle yet.
 FROM_SHARE, TO_SHARE = 0.1, 0.9
 # Time of a sample, and the CPU seconds so far.
 Used = tuple[float, dict[str, float]]
@@ -49,8 +49,8 @@ class Done:
     """The results of a run.
 
     rate:    pages per second while all workers were running
-    seconds: from the first request to the last answer
-    cpu:     milliseconds per page meanwhile, of all workers together and of each server
+    seconds: from the first request to the last response
+    cpu:     milliseconds per page meanwhile, in total for all workers and for each server
     """
 
     rate: float
@@ -76,7 +76,7 @@ class Case:
 
 
 class Runs:
-    """Runs over a site, each with its own database and Redis."""
+    """Runs on one site, each with its own database and Redis."""
 
     def __init__(self, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
         self._folder, self._site, self._mongo = folder, site, mongo
@@ -151,7 +151,7 @@ def _used_until(used: Sequence[Used], at: float) -> dict[str, float]:
 
 
 def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
-    """Measure and print the results. redis: Freshet's workers share it; else one runs alone."""
+    """Measure and print the results. redis: Freshet's workers share it; else one worker runs."""
     cases = [Case(ALONE, 1)]
     for n in workers:
         names = ([FRESHET] if redis else []) + [IN_REDIS, LIKE, IN_MONGO]
@@ -197,7 +197,7 @@ def _show(results: dict[Case, list[Done]]) -> None:
 
 
 def _show_ratios(results: dict[Case, list[Done]], workers: Sequence[int]) -> None:
-    """Print the ratios of rounds next to each other in time, which share the machine's noise."""
+    """Print the ratios of adjacent rounds, which share the machine's noise."""
     table = Table("Freshet's pages/s relative to", *(f"{n} workers" for n in workers))
     alone = results[Case(ALONE, 1)]
     ours = {n: results.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}

@@ -1,7 +1,7 @@
 """Processes with a wrong wall clock, or one that is changed while they run, as a fault.
 
 The clock is changed for a whole process, below Python, by a small preloaded library, which is
-compiled with the machine's C compiler. Clocks cannot be changed on a machine without one.
+compiled with the machine's C compiler. Without a compiler, clocks cannot be changed.
 """
 
 from __future__ import annotations

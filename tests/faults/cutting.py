@@ -51,7 +51,7 @@ class Cutter(Relay):
         return len(self.seen) >= self._nth
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The server's end is a Unix socket, the client's end is not.
+        # Only the server's end is a Unix socket; the client's peer name is a tuple.
         if isinstance(writer.get_extra_info("peername"), tuple):
             while data := await reader.read(CHUNK_BYTES):
                 await self._back(data, writer)

@@ -14,9 +14,9 @@ from tests.faults.worker_pool import WorkerPool
 from tests.site.running import RunningQuick
 
 WORKER = "worker"
-# As shares of a run: there is something to lose, and there is work left.
+# Shares of a run between which faults are injected: some work is done, and some is left.
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
-# Added after the count is reached, so that a kill can hit a worker at any step.
+# Random delay after the page count is reached, so that a kill can hit a worker at any step.
 JITTER_SECONDS = 0.1
 SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS = 0.2, 3.0
 STILL_SECONDS = 240.0

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 3.0
 DISK_MB, CACHE_GB = 500, 0.25
 # Clock errors of the workers, in order of start.
 OFF_SECONDS = (-STEP_SECONDS, 0.0, STEP_SECONDS)
-# As shares of a run: at its beginning there are few targets, and none are left at its end.
+# Shares of a run: few targets exist at the beginning, and none are left at the end.
 SHARES = (0.1, 0.9)
 ROUND_SECONDS = 240.0
 ROUNDS_A_FAULT = 3
@@ -54,7 +54,7 @@ ENV = {
     "FRESHET_LEASE_TRIES": "100",
     "FRESHET_COMMIT_RETRY_SECONDS": str(PATIENCE_SECONDS),
     "FRESHET_COMMIT_SIZE": "20",
-    # Writes must find the full disk, not the check of free space.
+    # Writes must fail because of the full disk, not because of the check of free space.
     "FRESHET_MIN_FREE_MB": "0",
 }
 LEFT_ALONE = re.compile(r"is already being crawled on .*; nothing to do$")
@@ -136,7 +136,7 @@ class Faults:
         return [kind for kind in FAULTS if can.get(kind, not is_alone or "Redis" not in kind)]
 
     def run(self, kinds: Sequence[str], workers: int) -> list[str]:
-        """Run until all these faults are injected, then once without; return the violations."""
+        """Run until all faults are injected, then once without faults; return the violations."""
         left = self.chance.sample(kinds, len(kinds))
         with self.side:
             # A run may end before all its faults are injected.
@@ -202,7 +202,7 @@ def stop(faults: Faults) -> bool:
     worker = faults.worker()
     if worker is None:
         return False
-    # It may exit just before, but nothing else kills it.
+    # The worker may exit just before the pause, but nothing else kills the worker.
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(worker.pid)
         process.suspend()
@@ -226,7 +226,7 @@ def clock(faults: Faults) -> bool:
 
 
 def second_crawl(faults: Faults) -> bool:
-    """Without Redis, crawl the same spider a second time concurrently; this must do nothing."""
+    """Without Redis, start a concurrent crawl of the same spider, which must do nothing."""
     faults.pool.until(lambda: len(faults.pool.alive) == 1, ROUND_SECONDS)
     first = faults.worker()
     if first is None or not faults.pool.until(lambda: faults.has_requested(first), ROUND_SECONDS):

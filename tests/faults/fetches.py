@@ -31,8 +31,8 @@ class Fetches:
     """The requests of a run. pages: number of answers of each path.
 
     cut:         requests of a worker that was killed before the answer
-    in_flight:   repeated requests, because the first worker was killed while processing the page
-    while_away:  repeated requests, because a server was unavailable
+    in_flight:   requests repeated because the first worker was killed while processing the page
+    while_away:  requests repeated because a server was unavailable
     unexplained: paths of all other repeated requests
     longest_seconds: longest time from an answer to the kill that lost it
     """

@@ -86,7 +86,7 @@ class Invariants:
             of_runs = sum(run["counts"]["visits"] for run in finished)
             self._messages.same("visits by `runs`", of_runs, self.rows.total())
             return
-        # A killed worker has no counts; the counts of the others are for their own time.
+        # A killed worker stores no counts; the other runs count visits between start and end.
         for run in finished:
             span = {"$gte": run["started"], "$lte": run["finished"]}
             logged = self._db.visits.count_documents({"at": span})

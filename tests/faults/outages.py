@@ -1,6 +1,6 @@
-"""Outages of a server without killing it: it is paused, or its disk is full, for a given time.
+"""Outages of a running server: the server is paused, or its disk is full, for a given time.
 
-Each kind is a function of a server or a disk and the seconds.
+Each kind is a function that takes a server or a disk, and the duration in seconds.
 """
 
 from __future__ import annotations

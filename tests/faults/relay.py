@@ -1,4 +1,4 @@
-"""A relay to a server that can be closed: a TCP port in front of the server's Unix socket."""
+"""A relay that can be closed: a TCP port in front of a server's Unix socket."""
 
 from __future__ import annotations
 

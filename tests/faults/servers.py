@@ -51,11 +51,11 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it with its stored data; return when it answers."""
+        """Start the server with its stored data; return when it answers."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut it down."""
+        """Shut the server down."""
 
     @abstractmethod
     def pid(self) -> int:
@@ -75,7 +75,7 @@ class Server(ABC):
             return 0.0
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the server with SIGKILL."""
         process = psutil.Process(self.pid())
         self._used += cpu_seconds(process)
         process.kill()
@@ -83,7 +83,7 @@ class Server(ABC):
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Pause it: connections are accepted, but nothing is answered."""
+        """Pause the server: connections are accepted, but requests are not answered."""
         pid = self.pid()
         os.kill(pid, signal.SIGSTOP)
         try:

@@ -20,7 +20,7 @@ from tests.integration.harness import HIDDEN
 
 Row = dict[str, Any]
 CONCURRENCY = 16
-# The same for both: as fast as the machine allows.
+# Settings of both sides: as fast as the machine allows.
 SETTINGS = {
     "AUTOTHROTTLE_ENABLED": 0,
     "ROBOTSTXT_OBEY": 0,

@@ -43,7 +43,7 @@ class Worker:
 
     @property
     def agent(self) -> str:
-        """Return the user agent by which the site's log identifies it."""
+        """Return the user agent that identifies the worker in the site's log."""
         return agent(self.number)
 
     @property
@@ -52,7 +52,7 @@ class Worker:
         return self._process.pid
 
     def update(self) -> None:
-        """Update its resource usage, and whether it has ended."""
+        """Update the resource usage and the exit code."""
         if self.code is not None:
             return
         with contextlib.suppress(psutil.Error), self._seen.oneshot():
@@ -62,7 +62,7 @@ class Worker:
             self._has_ended(code)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL and wait for its end; do nothing if it has ended."""
+        """Kill the worker with SIGKILL and wait for its end; do nothing if it has ended."""
         self.update()
         if self.code is None:
             self.is_killed = True

@@ -1,4 +1,4 @@
-"""A site whose archive the tests read: compressed, chunked and redirected answers."""
+"""A site whose archive the tests read: compressed, chunked and redirected responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = "s3cret-token"
 
 
 class Shop(BaseHTTPRequestHandler):
-    """A list and items with compressed, chunked and redirected answers; tests set the titles."""
+    """A list and items with compressed, chunked and redirected responses; tests set the titles."""
 
     protocol_version = "HTTP/1.1"
     titles: ClassVar[dict[str, str]] = {}
@@ -63,7 +63,7 @@ class Shop(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Print nothing."""
+        """Suppress the request log."""
 
 
 @contextmanager

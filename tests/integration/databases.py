@@ -42,7 +42,7 @@ class Postgres:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop all processes of the server: it accepts connections and never answers."""
+        """Pause all processes of the server, so that it accepts connections but never responds."""
         first = self._process.pid
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         pids = [first, *map(int, children)]
@@ -150,7 +150,7 @@ def sqlite(path: Path, *statements: str) -> str:
 
 
 def read_cells(freshet: Freshet, text: str, *args: object, **env: Any) -> Result:
-    """Crawl the cells that a file describes once."""
+    """Run one crawl of the cells that a text in TOML defines."""
     path = freshet.folder / "cells.toml"
     path.write_text(f"throttle = false\n{text}", encoding="utf-8")
     result = freshet("crawl", "cells", "-a", f"file={path}", *args, **env)

@@ -136,7 +136,7 @@ def python(
     env: Mapping[str, str],
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> Process:
-    """Run a module in the project folder; its stdout is a pipe, and its stderr unless given."""
+    """Run a module in the project folder; stdout is a pipe, as is stderr unless given."""
     start = Forked if CAN_FORK else running.python
     return start(module, args, env, stderr)
 

@@ -142,7 +142,7 @@ class Pages(RunningFolder):
         place.write_text(text, encoding="utf-8")
 
     def remove(self, path: str) -> None:
-        """Remove a page, which then answers 404."""
+        """Remove a page, so that requests for it return 404."""
         (self.home / path.lstrip("/")).unlink()
 
     def _write(self, path: str, body: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands in the test's own process: Python's start takes most of a short command's time."""
+"""Commands in the test's own process, because starting Python takes longer than most commands."""
 
 from __future__ import annotations
 

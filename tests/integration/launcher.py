@@ -15,7 +15,7 @@ from pathlib import Path
 
 # The path of the starter's socket.
 SOCKET = "TEST_STARTER"
-# The starter loads all libraries before it answers for the first time.
+# The starter loads all libraries before its first response.
 START_SECONDS = 120
 PACKAGES = ("scrapy", "crawler", "spiders")
 OF_DEMO = ("tests.site.demo", "tests.site.runs")
@@ -44,7 +44,7 @@ def can_fork(words: list[str]) -> bool:
 
 
 def relay(module: str, args: list[str]) -> None:
-    """Run the module in a fork, and end as it ends."""
+    """Run the module in a fork, and exit with its exit code or signal."""
     pid = 0
     waiting: list[int] = []
 
@@ -65,7 +65,7 @@ def relay(module: str, args: list[str]) -> None:
         pid = int(starter.recv(32))
         for number in waiting:
             os.kill(pid, number)
-        # The process alone holds the streams, so that their other ends notice its end.
+        # Only the fork holds the streams, so that the other ends of the pipes detect its end.
         for stream in range(3):
             os.close(stream)
         starter.settimeout(None)

@@ -51,7 +51,7 @@ class Recorder:
         self._server.server_close()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Record a request and answer it."""
+        """Record a request and send a response."""
         self.asked.append((handler.path, {k.lower(): v for k, v in handler.headers.items()}))
         response = self.answers.get(handler.path)
         headers = {"Content-Type": "text/html", **self.extra.get(handler.path, {})}

@@ -56,7 +56,7 @@ NOT_YET = ("crawler.settings",)
 
 
 class Ending:
-    """End of a process without clearing its memory, which would first copy all of it.
+    """Exit a process without freeing its memory, because freeing would copy the shared pages.
 
     Registered before everything else, so that it runs last: threads have ended and the exit
     handlers of the libraries and of the command have run.
@@ -95,7 +95,7 @@ def load() -> None:
 
 
 def read_packages_once() -> None:
-    """Keep what Scrapy reads in each command: the entry points of all installed packages."""
+    """Cache the entry points of all installed packages, which Scrapy reads in each command."""
     from scrapy import cmdline  # after ENDING has been registered
 
     cmdline.entry_points = functools.cache(cmdline.entry_points)
@@ -114,7 +114,7 @@ def modules(*packages: str) -> Iterator[str]:
 class Server:
     """Fork a process per request and send back its pid, then its exit code.
 
-    Ends with standard input, and kills the tied processes then.
+    Ends when standard input is closed, and then kills the tied processes.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -145,10 +145,10 @@ class Server:
         self._selector.register(connection, selectors.EVENT_READ, receive)
 
     def _receive(self, connection: socket.socket) -> dict[str, Any] | None:
-        """Fork for a request, or note the end of the process that sent one."""
+        """Fork for a request, or handle the end of the client."""
         try:
             data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
-        except ConnectionResetError:  # it ended without reading the last number
+        except ConnectionResetError:  # the client ended without reading the last number
             data, fds = b"", []
         if not data:
             if connection in self._tied:
@@ -171,7 +171,7 @@ class Server:
         return None
 
     def _report(self, connection: socket.socket, pid: int, ended: int) -> None:
-        """Send the exit code, unless nobody waits for it."""
+        """Send the exit code, unless the client has disconnected."""
         self._selector.unregister(ended)
         os.close(ended)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -185,7 +185,7 @@ class Server:
         connection.close()
 
     def _leave(self, fds: list[int]) -> None:
-        """Close everything of the server in a forked process, and set its streams."""
+        """Close the server's files in a forked process, and set the streams of the process."""
         # Unregistering would also remove them from the server's selector, which is shared.
         others = [key.fileobj for key in self._selector.get_map().values()]
         self._selector.close()
@@ -201,7 +201,7 @@ class Server:
 
 
 def _send(connection: socket.socket, number: int) -> None:
-    # The process that asked may have been killed in the meantime.
+    # The client may have been killed in the meantime.
     with contextlib.suppress(ConnectionError):
         connection.send(b"%d" % number)
 

@@ -1,4 +1,4 @@
-"""Generate a site of any size from byte templates, so that it serves fast.
+"""Generate a site of any size from byte templates, for fast serving.
 
 `/big/<total>/list/<n>/` links 100 items per page, `/big/<total>/item/<i>.html` is an item of
 about 5 kB, `/big/<total>/articles/<n>/?kb=100` links 100 articles per page and

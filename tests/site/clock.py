@@ -42,7 +42,7 @@ def parse(text: str) -> datetime:
 
 
 def write(path: Path, moment: datetime) -> None:
-    """Write the clock file atomically, so that no reader sees half of it."""
+    """Write the clock file atomically, so that readers never see a partial time."""
     draft = path.with_name(f"{path.name}.new")
     draft.write_text(moment.astimezone(UTC).isoformat(), encoding="ascii")
     draft.replace(path)

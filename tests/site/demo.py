@@ -45,12 +45,12 @@ HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
 WEEKS = 3
 # Plans spread visits by URL: with a fixed port, the results are the same in every run.
 PORT = 8027
-# Of `scrapy web`, unless another program uses it.
+# Port of `scrapy web`, unless another program uses it.
 WEB_PORT = 8787
 BUDGET = 96
 # In production, cron starts a crawl every ten minutes.
 CRON = timedelta(hours=3)
-# The last run of a week has finished by then.
+# Time after which the last run of a week has finished.
 SOON = timedelta(minutes=10)
 COUNTS = ("visits", "new", "changed", "unchanged", "not_modified", "gone")
 
@@ -263,7 +263,7 @@ class Demo:
 
 
 def _figures(totals: Totals) -> list[str]:
-    """Round to the digits that are the same in every run: runs take longer on a busy machine."""
+    """Round to the digits that do not depend on the speed of the machine."""
     of_pages = totals.by_page
     return [
         f"{totals.load.per_day:.0f}", f"{of_pages.freshness:.2f}",

@@ -121,7 +121,7 @@ class _HugeBody:
             self._exchange.finish()
 
     def stopProducing(self) -> None:
-        """Do nothing: the stream ends when Twisted stops requesting chunks."""
+        """Do nothing, because the stream ends when Twisted stops requesting chunks."""
 
 
 class Slow:

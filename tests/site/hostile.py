@@ -1,6 +1,6 @@
 """A server that deliberately misbehaves, in a different way at each path `/item/<name>`.
 
-`/` lists all of them, `/many/<name>/<n>` links the same one n times, and `/good/<n>` are
+`/` lists all of them, `/many/<name>/<n>` links the same path n times, and `/good/<n>` are
 well-behaved pages. The path after the name is passed on as `rest`. `/mixed/<hostile>/` is a site of
 1,000 honest pages with `hostile` hostile ones among them. The server uses raw sockets, because no
 HTTP library would send such answers.

@@ -13,7 +13,7 @@ COOKIES = 100_000
 
 
 async def silent(link: Link, rest: str) -> None:
-    """Take the request and never answer."""
+    """Accept the request and never answer."""
     link.close()
     await asyncio.sleep(3600)
 

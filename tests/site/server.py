@@ -89,7 +89,7 @@ class DemoSite:
 
     def _edit(self, exchange: Exchange, path: str) -> None:
         now, last = self._clock.now().replace(microsecond=0), self._edits.get(path)
-        # The clock may not move between two edits, but Last-Modified must change.
+        # The clock may stand still between two edits, but Last-Modified must change.
         at = max(now, last.at + timedelta(seconds=1)) if last else now
         count = self.edits(path) + 1
         self._edits[path] = Edit(count, at)

@@ -40,7 +40,7 @@ KINDS = {REPLACE: (REPLACE,), "all": (REPLACE, INSERT, DELETE)}
 class Corpus(Protocol):
     """Texts in a fixed order.
 
-    skipped:  lines without a post, in the last reading
+    skipped: number of lines without a post, in the last reading
     problems: messages about the first of these lines
     """
 
@@ -59,7 +59,7 @@ class Corpus(Protocol):
 
 
 class File:
-    """Posts of a file: {id, text} as JSON on each line; plain, gzip or xz. `most`: None for all."""
+    """Posts of a file: {id, text} as JSON on each line; plain, gzip or xz. most: None for all."""
 
     synthetic = False
 
@@ -154,7 +154,7 @@ class Synthetic:
 
 
 def _made_words(random: np.random.Generator) -> list[str]:
-    """Generate words of some syllables each, such as `ba` or `tukamo`."""
+    """Generate words of one or more syllables, such as `ba` or `tukamo`."""
     each = random.integers(SHORTEST_WORD, LONGEST_WORD + 1, VOCABULARY)
     drawn = random.integers(len(SYLLABLES), size=each.sum())
     made = iter([SYLLABLES[syllable] for syllable in drawn])
@@ -198,7 +198,7 @@ def _changed(word: str, kind: str, others: Sequence[str], random: Random) -> str
 
 
 def _another(word: str, others: Sequence[str], random: Random) -> str:
-    """Return a different word, of the same script if a few tries find one."""
+    """Return a different word, of the same script if a few attempts find one."""
     script = bool(IDEOGRAPH.match(word))
     tries = (random.choice(others) for _ in range(100)) if others else ()
     fitting = (one for one in tries if one != word and bool(IDEOGRAPH.match(one)) == script)

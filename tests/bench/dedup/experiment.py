@@ -36,9 +36,8 @@ from tests.bench.dedup.indexes import METHODS, NOTHING, RULES, Index, Key, Tell
 from tests.bench.dedup.layouts import Found, explained, ping_seconds
 
 DOCUMENTS, QUERIES, EDITS, SEED = 10_000, 1000, (1, 5), 1
-# A post other than the copied one is a correct answer from this exact similarity on: Freshet's
+# A post other than the copied one is a correct result from this exact similarity on: Freshet's
 # threshold minus the error of its estimate.
-# of Freshet less the error of its estimate.
 ALIKE = 0.67
 MAX_JUDGED = 20
 TOLD_EVERY, PING_EVERY = 1000, 10
@@ -129,7 +128,7 @@ def _experiment(config: Config, options: argparse.Namespace, tell: Tell) -> Docu
         corpus = File(options.experiment, options.documents)
     prepared = prepare(corpus, rules, options.queries, random, tell)
     _tell_problems(corpus, prepared.documents, options)
-    skipped = corpus.skipped  # count all lines: judging reads only some of them
+    skipped = corpus.skipped  # counts all lines; judging reads only some of them
     queries = copies(prepared.sample, options.edits, KINDS[options.kinds], random)
     measured = interruptible(_measured(config, names, prepared, queries, tell))
     if measured is None:
@@ -208,7 +207,7 @@ class Measured:
     """The results of a method; arrays have the shape (n,) for n queries.
 
     seconds:       time of each lookup, for the queries that can be compared
-    ping_seconds:  median time of a no-op command during the lookups, as a measure of other load
+    ping_seconds: median time of a no-op command during the lookups, to detect other load
     build_seconds: time of storing and indexing the posts, without sketches
     """
 
@@ -283,9 +282,9 @@ async def measure(
 async def _look_up(
     db: Database, index: Index, keys: Sequence[Key]
 ) -> tuple[list[Found], list[float], list[float]]:
-    """Return the results, the seconds of each lookup, and those of pings between them."""
+    """Return the results, the seconds of each lookup, and the seconds of pings in between."""
     if first := next(filter(None, keys), None):
-        # The first lookup of a connection is slower.
+        # The first lookup on a connection is slower.
         await index.find(first)
     all_found, seconds, pings = [], [], []
     for place, key in enumerate(keys):
@@ -304,7 +303,7 @@ def judge(
 ) -> dict[str, Flags]:
     """Return by method whether each query found the copied post or an equally good one, (n,).
 
-    Reads the posts in question again, because the posts are not kept in memory.
+    Reads these posts again, because posts are not kept in memory.
     """
     doubtful = {
         post

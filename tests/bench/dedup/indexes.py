@@ -51,7 +51,7 @@ Tell = Callable[[str], None]
 NOTHING = Found([], 0, 0)
 AT_ONCE = 1000
 WEIGHED = 10_000
-# The default of the settings.
+# Default of the product's setting.
 THRESHOLD = 0.7
 FEATURES = "features"
 
@@ -97,7 +97,7 @@ class OfFeatures:
                 yield self.layout.document(post, features)
 
     async def find(self, key: bytes) -> Found:
-        """Search as in the paper."""
+        """Search by the paper's layout."""
         features = features_in(key)
         return await self.layout.find(features) if features else NOTHING
 
@@ -177,7 +177,7 @@ class InMemory:
         return Found(posts, self.lsh.b, len(posts))
 
     async def size(self) -> int:
-        """Return the bytes of memory, as measured for an index of the first posts."""
+        """Return the bytes of memory, extrapolated from an index of the first posts."""
         sample = InMemory(self._threshold, self._keys[:WEIGHED])
         tracemalloc.start()
         try:
@@ -196,7 +196,7 @@ class InMemory:
 async def in_mongodb(
     make: Callable[[Collection], Stored], name: str, db: Database, keys: Sequence[Key], tell: Tell
 ) -> AsyncIterator[Index]:
-    """Open an index in a scratch collection: stores all documents, then creates the indexes."""
+    """Open an index in a scratch collection: store all documents, then create the indexes."""
     async with scratch(db, name) as collection:
         index = make(collection)
         async for done in fill(collection, index.documents(keys)):

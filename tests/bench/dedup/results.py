@@ -1,4 +1,4 @@
-"""The results of the experiment: values for JSON, the paper's published values, and tables."""
+"""Results of the experiment: values for JSON, the paper's published values, and tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scheme:
 
     @property
     def trees_read(self) -> float:
-        """Return the number of trees that corresponds to the published mean of page reads."""
+        """Return the number of trees that matches the published mean number of page reads."""
         return self.reads / self.reads_a_tree(DOCUMENTS)
 
 

@@ -18,7 +18,6 @@ ITEM_PIPELINES = (
 
 # Fix for the benchmark: without it, a RedisSpider waits forever. Must be longer than the five
 # seconds for which Scrapy lets an idle spider wait.
-# Scrapy lets an idle spider wait.
 MAX_IDLE_TIME_BEFORE_CLOSE = 12
 # Scrapy 2.19 would open a control port for each crawl.
 REMOTE_CONTROL_ENABLED = False

@@ -1,4 +1,4 @@
-"""The site of the tests of the archive."""
+"""Fixture of the archive tests: the demo shop."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.integration.harness import Db, Freshet, outcomes, target, visits
 pytestmark = pytest.mark.mongo
 
 
-def test_responses_are_kept_as_they_came(freshet: Freshet, database: Db, shop: str) -> None:
+def test_responses_are_archived_unmodified(freshet: Freshet, database: Db, shop: str) -> None:
     Shop.titles.update({"/item/a": "Tea", "/item/moved": "-", "/item/new": "Cup"})
     freshet.crawl(definition(freshet, shop))
     (file,) = warcs(freshet)
@@ -47,7 +47,7 @@ def test_responses_are_kept_as_they_came(freshet: Freshet, database: Db, shop: s
     assert (redirect[3].get_statuscode(), redirect[4]) == ("301", b"moved")
 
 
-def test_pages_that_subprocesses_read_have_records(
+def test_pages_parsed_in_subprocesses_are_archived(
     freshet: Freshet, database: Db, shop: str
 ) -> None:
     Shop.etags = False
@@ -60,7 +60,7 @@ def test_pages_that_subprocesses_read_have_records(
 
 
 @pytest.mark.parametrize("etags", [True, False])
-def test_unchanged_pages_are_revisit_records(
+def test_unchanged_pages_are_stored_as_revisit_records(
     freshet: Freshet, database: Db, shop: str, etags: bool
 ) -> None:
     Shop.titles["/item/a"], Shop.etags = "Tea", etags
@@ -84,7 +84,7 @@ def test_unchanged_pages_are_revisit_records(
         assert headers[4].startswith(b"HTTP/1.1 304 Not Modified\r\n")
     else:
         assert http.get_header("x-odd-name") == "kept   as it  came"
-    assert len(warcs(freshet)) == 1, "the second run goes on with the file of the first"
+    assert len(warcs(freshet)) == 1, "the second run appends to the file of the first"
 
 
 def test_a_page_without_a_record_is_fetched_in_full(
@@ -104,7 +104,7 @@ def test_a_page_without_a_record_is_fetched_in_full(
     assert (visit["outcome"], "revisit" in visit["archived"]) == ("unchanged", False)
 
 
-def test_the_oldest_files_are_deleted_whole(freshet: Freshet, shop: str) -> None:
+def test_size_limit_deletes_oldest_files(freshet: Freshet, shop: str) -> None:
     Shop.titles.update({f"/item/{n}": f"Tea {n}" for n in range(30)})
     wrapper = definition(freshet, shop)
     freshet.crawl(wrapper, FRESHET_ARCHIVE_FILE_MB=0.005)
@@ -121,9 +121,7 @@ def test_the_oldest_files_are_deleted_whole(freshet: Freshet, shop: str) -> None
     assert "FRESHET_MAX_ARCHIVE_MB" in done.err
 
 
-def test_a_run_ends_if_the_archive_cannot_be_written(
-    freshet: Freshet, database: Db, shop: str
-) -> None:
+def test_run_fails_if_archive_cannot_be_written(freshet: Freshet, database: Db, shop: str) -> None:
     Shop.titles["/item/a"] = "Tea"
     folder(freshet).parent.mkdir(parents=True)
     folder(freshet).write_text("a file, not a folder", encoding="utf-8")

@@ -61,7 +61,7 @@ def write(config: Config, *exchanges: Exchange) -> list[Archived]:
     return asyncio.run(written())
 
 
-def test_a_url_with_an_invalid_port_fails_no_other_response(config: Config) -> None:
+def test_invalid_port_in_url_does_not_affect_other_responses(config: Config) -> None:
     urls = ["http://shop.test:99999/a%zb", "http://shop.test/2"]
     write(config, *(replace(exchange(n), url=url) for n, url in enumerate(urls)))
     (file,) = files_of(folder_of(config, "shop"))
@@ -69,21 +69,21 @@ def test_a_url_with_an_invalid_port_fails_no_other_response(config: Config) -> N
     assert list(file.lines()) == list(indexed(file.path, check_digests=True))
 
 
-def cuts(path: Path, n: int) -> Iterator[int]:
-    """Yield sizes to cut a file to: all of its last bytes, and some of the others."""
+def truncated_sizes(path: Path, n: int) -> Iterator[int]:
+    """Yield sizes to truncate a file to: `n` random sizes, and the last 12."""
     size = path.stat().st_size
     yield from random.Random(7).sample(range(size), n)
     yield from range(size - 12, size)
 
 
-def test_a_torn_file_is_cut_off_after_its_last_complete_record(config: Config) -> None:
+def test_torn_file_is_truncated_after_last_complete_record(config: Config) -> None:
     rows = write(config, *map(exchange, range(4)))
     (file,) = files_of(folder_of(config, "shop"))
     whole, index = file.path.read_bytes(), file.growing.read_bytes()
     ends = [row.offset + row.length for row in rows]
-    for size in cuts(file.path, 30):
+    for size in truncated_sizes(file.path, 30):
         file.path.write_bytes(whole[:size])
-        # The index is behind, too, or torn.
+        # The index is truncated, too.
         file.growing.write_bytes(index[: size % len(index)])
         descriptor = os.open(file.path, os.O_RDWR)
         repair(file, descriptor)
@@ -92,7 +92,7 @@ def test_a_torn_file_is_cut_off_after_its_last_complete_record(config: Config) -
         assert len(list(file.lines())) == complete
         assert list(file.lines()) == list(indexed(file.path, check_digests=True))
         assert file.size <= size
-    # A writer goes on after the repair.
+    # After the repair, a writer appends to the file.
     (added,) = write(config, exchange(9))
     assert added.file == file.name
     stored = read_response(file.path.parent, added.file, added.offset, 1000)
@@ -101,7 +101,7 @@ def test_a_torn_file_is_cut_off_after_its_last_complete_record(config: Config) -
     assert not check(file.path.parent).problems
 
 
-def test_a_file_without_an_index_gets_a_new_one(config: Config) -> None:
+def test_missing_index_is_rebuilt(config: Config) -> None:
     write(config, *map(exchange, range(3)))
     (file,) = files_of(folder_of(config, "shop"))
     before = file.growing.read_text()
@@ -125,7 +125,7 @@ def test_two_processes_write_to_different_files(config: Config) -> None:
     assert len(files_of(folder_of(config, "shop"))) == 2
 
 
-def test_writers_that_fill_files_at_the_same_time_lose_no_response(config: Config) -> None:
+def test_concurrent_writers_lose_no_response(config: Config) -> None:
     small = config.model_copy(update={"archive_file_mb": 0.002})
 
     def writes(first: int) -> list[Archived]:
@@ -146,14 +146,14 @@ def test_writers_that_fill_files_at_the_same_time_lose_no_response(config: Confi
     assert (result.problems, result.responses) == ([], len(rows))
 
 
-def test_a_batch_that_does_not_get_into_the_index_is_not_stored(config: Config) -> None:
+def test_batch_is_not_stored_if_index_cannot_be_written(config: Config) -> None:
     async def written() -> None:
         writer = ArchiveWriter(config, "shop")
         await writer.open()
         await writer.add(exchange(1), None)
         await writer.flush()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # As on a full disk. Of a long URL, the record is small, and the line of the index large.
+        # As on a full disk. A long URL is compressed in the record, but not in the index.
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
         long = replace(exchange(2), url="http://shop.test/" + "x" * 30_000)
         try:
@@ -163,7 +163,7 @@ def test_a_batch_that_does_not_get_into_the_index_is_not_stored(config: Config) 
                 await writer.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        # The places that later responses got depend on those that were not written.
+        # The places of later responses depend on the batch that was not written.
         await writer.add(exchange(4), None)
         with pytest.raises(ArchiveError, match="archive cannot be written: File too large"):
             await writer.flush()
@@ -176,7 +176,7 @@ def test_a_batch_that_does_not_get_into_the_index_is_not_stored(config: Config) 
     assert list(file.lines()) == list(indexed(file.path))
 
 
-def test_responses_are_written_together(config: Config) -> None:
+def test_responses_are_written_in_batches(config: Config) -> None:
     async def written() -> None:
         writer = ArchiveWriter(config, "shop")
         await writer.open()
@@ -195,14 +195,14 @@ def test_responses_are_written_together(config: Config) -> None:
             assert (stored.url, stored.body) == (exchange(n).url, body)
         before = file.size
         await asyncio.gather(*(writer.add(exchange(1, body), None) for body in bodies * 5))
-        assert file.size - before > MAX_WAITING_BYTES, "what waits is limited"
+        assert file.size - before > MAX_WAITING_BYTES, "the size of unwritten responses is limited"
         await writer.close()
 
     asyncio.run(written())
     assert not check(folder_of(config, "shop")).problems
 
 
-def test_a_flush_waits_for_what_a_canceled_one_writes(config: Config) -> None:
+def test_flush_waits_for_writes_of_canceled_flush(config: Config) -> None:
     small = config.model_copy(update={"archive_file_mb": 0.01})
 
     async def written() -> None:
@@ -227,7 +227,7 @@ def test_a_flush_waits_for_what_a_canceled_one_writes(config: Config) -> None:
     assert (result.problems, result.responses) == ([], 60)
 
 
-def test_a_copy_from_a_subprocess_has_the_place_of_the_response() -> None:
+def test_pickled_copy_shares_place_of_response() -> None:
     added = Archiving()
     copied = pickle.loads(pickle.dumps(added))
     added.set_place(Archived("a.warc.gz", 1, 2, NOW, "http://shop.test/", "sha1:A"))
@@ -238,7 +238,7 @@ def test_a_copy_from_a_subprocess_has_the_place_of_the_response() -> None:
         _ = pickle.loads(data).place
 
 
-def test_a_writer_whose_next_file_cannot_be_created_keeps_its_files_whole(config: Config) -> None:
+def test_failure_to_create_next_file_damages_no_file(config: Config) -> None:
     small = config.model_copy(update={"archive_file_mb": 0.001})
 
     async def written() -> None:
@@ -264,7 +264,7 @@ def test_a_writer_whose_next_file_cannot_be_created_keeps_its_files_whole(config
     "fields",
     ["{}", '{"offset": "0"}', "[]", '{"offset": 0, "length": "x"}', '"text"', "{" * 100_000],
 )
-def test_a_damaged_line_of_an_index_ends_what_is_read_of_it(config: Config, fields: str) -> None:
+def test_reading_index_stops_at_damaged_line(config: Config, fields: str) -> None:
     write(config, *map(exchange, range(2)))
     (file,) = files_of(folder_of(config, "shop"))
     first, _ = before = file.growing.read_text().splitlines(keepends=True)
@@ -276,7 +276,7 @@ def test_a_damaged_line_of_an_index_ends_what_is_read_of_it(config: Config, fiel
     assert file.growing.read_text() == "".join(before)
 
 
-def test_an_export_of_a_file_that_lost_its_end_fails(config: Config, tmp_path: Path) -> None:
+def test_export_of_truncated_file_fails(config: Config, tmp_path: Path) -> None:
     write(config, exchange(1))
     (file,) = files_of(folder_of(config, "shop"))
     os.truncate(file.path, file.size - 5)
@@ -285,7 +285,7 @@ def test_an_export_of_a_file_that_lost_its_end_fails(config: Config, tmp_path: P
     assert not list(tmp_path.glob("*.wacz"))
 
 
-def test_damage_is_found(freshet: Freshet, config: Config) -> None:
+def test_verify_finds_damage(freshet: Freshet, config: Config) -> None:
     rows = write(config, *map(exchange, range(3)))
     env: dict[str, object] = {"FRESHET_DATA_DIR": config.data_dir}
     report = in_json(freshet, "archive", "verify", "shop", **env)

@@ -31,8 +31,8 @@ def prices(db: Db, url: str) -> list[object]:
     return [row["content"].get("price") for row in rows]
 
 
-def restatable(freshet: Freshet, db: Db, shop: str) -> str:
-    """Crawl an item whose title stays the same in its length only, with the price as its length."""
+def crawl_changing_item(freshet: Freshet, db: Db, shop: str) -> str:
+    """Crawl an item whose title changes; the price, the length of the title, changes less often."""
     crawl_days(freshet, definition(freshet, shop), "Tea", "Tea", "Cup", "Plate", "Plate")
     assert [row["outcome"] for row in visits(db, target=f"{shop}/item/a")] == [
         "new", "not_modified", "changed", "changed", "not_modified",
@@ -40,8 +40,8 @@ def restatable(freshet: Freshet, db: Db, shop: str) -> str:
     return f"{shop}/item/a"
 
 
-def test_a_new_field_has_a_history(freshet: Freshet, database: Db, shop: str) -> None:
-    url = restatable(freshet, database, shop)
+def test_new_field_gets_history_from_archive(freshet: Freshet, database: Db, shop: str) -> None:
+    url = crawl_changing_item(freshet, database, shop)
     definition(freshet, shop, fields=PRICE)
     requests = len(Shop.asked)
     report = in_json(freshet, "reread", "shop", hours=120)
@@ -87,10 +87,8 @@ def test_changes_of_the_new_field_are_marked(freshet: Freshet, database: Db, sho
     assert database.versions.count_documents({"target": url}) == 2
 
 
-def test_the_next_run_goes_on_with_the_restated_history(
-    freshet: Freshet, database: Db, shop: str
-) -> None:
-    url = restatable(freshet, database, shop)
+def test_next_run_continues_restated_history(freshet: Freshet, database: Db, shop: str) -> None:
+    url = crawl_changing_item(freshet, database, shop)
     wrapper = definition(freshet, shop, fields=PRICE)
     assert run(freshet, "reread", "shop", hours=120).code == 0
     Shop.titles["/item/a"] = "Saucer"
@@ -101,7 +99,7 @@ def test_the_next_run_goes_on_with_the_restated_history(
     assert "violated" not in done.out
 
 
-def test_visits_before_a_time_or_without_a_record_stay(
+def test_reread_skips_earlier_and_unarchived_visits(
     freshet: Freshet, database: Db, shop: str
 ) -> None:
     crawl_days(freshet, definition(freshet, shop, archive=False), "Tea")
@@ -121,7 +119,7 @@ def test_visits_before_a_time_or_without_a_record_stay(
     assert prices(database, url) == [None, 3, 5, 6]
 
 
-def test_a_reread_says_why_it_did_nothing(freshet: Freshet, database: Db, shop: str) -> None:
+def test_reread_reports_why_nothing_changed(freshet: Freshet, database: Db, shop: str) -> None:
     Shop.titles["/item/a"] = "Tea"
     wrapper = definition(freshet, shop, archive=False)
     freshet.crawl(wrapper)
@@ -144,7 +142,7 @@ def test_a_reread_says_why_it_did_nothing(freshet: Freshet, database: Db, shop: 
 
 
 def parts(key: str, title: str, stored: int) -> list[Row]:
-    """Return what a reread of a target has logged, of which `stored` of two parts were stored."""
+    """Return the first `stored` of the two log entries that a reread of a target writes."""
     writes = Writes(key)
     writes.updates["posts"].append(({"_id": key}, {"$set": {"title": title}}))
     encoded = writes.encoded()
@@ -174,7 +172,7 @@ def test_an_interrupted_reread_leaves_old_or_new_pages(
     titles = {row["_id"]: row["title"] for row in db.posts.find()}
     assert titles == {keys[0]: "New A", keys[1]: "Cup"}
     assert db.rereads.count_documents({}) == 0
-    # The next run does the same before it begins.
+    # The next run recovers interrupted rereads before it starts.
     db.rereads.insert_many(parts(keys[1], "New B", 2))
     freshet.crawl(wrapper, hours=1)
     titles = {row["_id"]: row["title"] for row in db.posts.find()}

@@ -1,7 +1,7 @@
 """Fixtures of the tests that use the web app in Chromium.
 
 `page` is a tab of an app on the test's database. The test fails if the tab reports a JavaScript
-error or a violation of the content policy, or sends a request to another origin than the app's.
+error or a violation of the content policy, or sends a request to an origin other than the app's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS = (
     # No request leaves the machine, even if a test fails.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-# A busy machine takes several seconds for what usually takes a tenth.
+# Steps that usually take a tenth of a second take several seconds on a busy machine.
 PATIENCE_MILLISECONDS = 20_000
 # Schemes of URLs that the browser loads without a request.
 LOCAL_SCHEMES = ("data:", "blob:", "about:")
@@ -65,7 +65,7 @@ def app(freshet: Freshet) -> Iterator[Served]:
 
 @pytest.fixture
 def problems() -> list[str]:
-    """Return what the tabs of `context` report; clear the list after an error that is expected."""
+    """Return problems that tabs of `context` report; clear the list after an expected error."""
     return []
 
 

@@ -1,6 +1,6 @@
-"""All views of a database that was crawled from hostile pages: nothing runs, loads, or shuts out.
+"""Views of hostile pages run no scripts, load no external content, and are accessible.
 
-The same visits check the views with axe, in both color schemes and on a phone.
+The tests check all views with axe, in both color schemes and at the width of a phone.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tests.site.hostile_markup import EVIL
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 # Less than the title of 1 MB; the reference of the API has 510 kB.
 MAX_BYTES = 600_000
-# Not pages of HTML.
+# Routes that do not return HTML.
 FILES = {"/health", "/metrics", "/changes/feed.atom", "/feeds/export", "/api/openapi.json"}
-# Parts of pages: without a title and a language of their own.
+# Page fragments, without a title and a language.
 PARTS = {"/budget/jobs", "/setup/preview"}
 FRAME = "/setup/frame"
-# Templates of dashboards are the operator's, and may show images of all hosts.
+# Operators write the dashboard templates, which may show images from all hosts.
 DASHBOARD = "/dashboards/{path:path}"
-# Needs a stored user, and with users the app requires a sign-in.
-OF_USERS = "/users/{name}"
+# Requires a stored user, and then the app requires a sign-in.
+USER_ROUTE = "/users/{name}"
 DANGEROUS = """() => [...document.querySelectorAll("*")].flatMap(
     element => [...element.attributes]
         .filter(({name, value}) => name.startsWith("on") || /^\\s*javascript:/i.test(value))
         .map(({name, value}) => `${element.tagName} ${name}=${value}`))"""
-# Elements without children that look like three others, by all that decides about their contrast.
+# Marks leaf elements with the same contrast-related styles as three earlier elements.
 MARK_SAME = """() => {
     const seen = new Map();
     for (const element of document.querySelectorAll("body *:not(:has(*))")) {
@@ -53,7 +53,7 @@ MARK_SAME = """() => {
     }
     axe.configure({rules: [{id: "color-contrast", selector: "*:not([data-same])"}]});
 }"""
-# What a narrow screen hides.
+# Marks elements that a narrow screen hides.
 MARK_HIDDEN = """() => {
     const hidden = [...document.querySelectorAll("body *:not(:has(*)):not([data-same])")]
         .filter(element => !element.checkVisibility() && element.textContent.trim());
@@ -70,7 +70,7 @@ TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [
     .map(element => `wider than a phone: ${element.outerHTML.slice(0, 100)}`).slice(0, 3)"""
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
 CONTRAST_OF_HIDDEN = {"runOnly": ["color-contrast"], "include": "[data-hidden]"}
-# What depends on the width: what is hidden, scrolls, overlaps, or is too small to touch.
+# Rules that depend on the width: hidden, scrolling or overlapping elements, and touch targets.
 LAYOUT = {
     "runOnly": [
         "color-contrast", "scrollable-region-focusable", "target-size", "label", "link-name",
@@ -118,7 +118,7 @@ def test_every_view_is_opened(paths: dict[str, list[str]]) -> None:
         for route in routes(create_app(Config.load(mongo_uri="mongodb://127.0.0.1:1/unused")))
         if "GET" in route.methods and not route.path.startswith("/api/v1/")
     }
-    assert shown == {*paths, OF_USERS}
+    assert shown == {*paths, USER_ROUTE}
 
 
 def test_files_have_types_that_browsers_do_not_run(
@@ -134,12 +134,12 @@ def test_files_have_types_that_browsers_do_not_run(
             assert len(answer.content) < MAX_BYTES
 
 
-def opened(tab: Page, path: str) -> None:
-    """Open a page; fail if it is large or has anything of the site that could run."""
+def open_page(tab: Page, path: str) -> None:
+    """Open a page; fail if it is large or contains code of the crawled site that could run."""
     try:
         response = tab.goto(path)
     except Error as error:
-        # On a busy machine, the page before may still be loading itself again.
+        # On a busy machine, the previous page may still be reloading itself.
         if "ERR_ABORTED" not in error.message:
             raise
         response = tab.goto(path)
@@ -151,7 +151,7 @@ def opened(tab: Page, path: str) -> None:
     assert tab.evaluate(DANGEROUS) == [], path
 
 
-def left(problems: list[str], allowed: tuple[str, ...] = ()) -> list[str]:
+def unexpected_problems(problems: list[str], allowed: tuple[str, ...] = ()) -> list[str]:
     """Return the problems other than the status 422 and a missing icon, and clear them."""
     usual = ("status of 422", "favicon.ico", *allowed)
     found = [each for each in problems if not any(text in each for text in usual)]
@@ -170,11 +170,11 @@ def test_views_are_safe_and_accessible(
 
 
 def accessibility_faults(page: Page, path: str, problems: list[str]) -> list[str]:
-    """Open a view; return what axe finds at two widths and color schemes, and other problems."""
+    """Open a view; return findings of axe at two widths and color schemes, and other problems."""
     page.set_viewport_size(DESKTOP)
     page.emulate_media(color_scheme="light")
-    opened(page, path)
-    found = left(problems)
+    open_page(page, path)
+    found = unexpected_problems(problems)
     page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
     page.evaluate(MARK_SAME)
     found += page.evaluate(AXE, WCAG)
@@ -194,8 +194,8 @@ def test_views_of_all_attacks_are_safe(
     for route, opened_paths in paths.items():
         if route not in FILES and route not in (FRAME, DASHBOARD):
             for path in opened_paths if route in PARTS else opened_paths[1:]:
-                opened(page, path)
-                assert left(problems) == [], path
+                open_page(page, path)
+                assert unexpected_problems(problems) == [], path
 
 
 def test_dashboards_load_only_images(
@@ -204,12 +204,12 @@ def test_dashboards_load_only_images(
     images = (f"{EVIL}/img", f"{hostile.pages.url}/item/x")
     assert paths[DASHBOARD]
     for path in paths[DASHBOARD]:
-        opened(page, path)
+        open_page(page, path)
         assert page.locator("[data-cell]").count() > 10
-        assert left(problems, images) == [], path
+        assert unexpected_problems(problems, images) == [], path
 
 
-def test_the_wizard_shows_pages_without_anything_active(
+def test_wizard_shows_pages_without_active_content(
     page: Page, paths: dict[str, list[str]], problems: list[str]
 ) -> None:
     for path in paths[FRAME]:
@@ -221,10 +221,10 @@ def test_the_wizard_shows_pages_without_anything_active(
             "//script | //iframe | //object | //form | //base | //meta[@*[.!='utf-8']]"
         )
         assert not tree.xpath("//body//@*[starts-with(name(), 'on') or name() = 'style']")
-        assert left(problems) == [], path
+        assert unexpected_problems(problems) == [], path
 
 
-def test_users_are_managed_accessibly(page: Page, hostile: Crawled, problems: list[str]) -> None:
+def test_user_views_are_accessible(page: Page, hostile: Crawled, problems: list[str]) -> None:
     put_user(hostile.db, "anna")
     try:
         page.goto("/users")

@@ -1,4 +1,4 @@
-"""The way of a new user, from an empty database to an Atom feed of changes."""
+"""A new user adds a site to an empty database and subscribes to an Atom feed of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.web.served import Served
 from tests.site.running import RunningSite
 
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
-# For crawls, and for jobs of the planner, which are processes of their own.
+# Time limit for crawls and planner jobs, which run in their own processes.
 JOB_MILLISECONDS = 90_000
 RELOADS, RELOAD_MILLISECONDS = 6, 3_000
 NAME = "mill"
@@ -39,7 +39,7 @@ def app(freshet: Freshet, database: Db, shop: RunningSite) -> Iterator[Served]:
     served.stop()
 
 
-def test_from_an_empty_database_to_a_feed_of_changes(
+def test_new_user_adds_site_and_subscribes_to_changes(
     page: Page, app: Served, database: Db, shop: RunningSite
 ) -> None:
     sign_in(page, app)
@@ -87,7 +87,7 @@ def add_site(page: Page, shop: RunningSite) -> None:
     page.locator('[name="field_name"]').last.fill("description")
     page.locator('[name="field_selector"]').last.fill("main")
     expect(preview.get_by_role("heading", name="description")).to_be_visible()
-    # The dialog of all pages, on the page with the most scripts.
+    # All pages have this dialog; open it on the page with the most scripts.
     page.get_by_role("heading", name="Add a site").click()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
@@ -99,7 +99,7 @@ def add_site(page: Page, shop: RunningSite) -> None:
 
 
 def click_in_frame(page: Page, place: Locator) -> None:
-    """Click a place of the page without scripts, which is below a cover."""
+    """Click a place in the script-free page, which is under an overlay."""
     place.scroll_into_view_if_needed(timeout=JOB_MILLISECONDS)
     box = place.bounding_box()
     assert box
@@ -117,7 +117,7 @@ def run_and_watch(page: Page) -> None:
 
 
 def expect_figures(page: Page, figures: str) -> None:
-    """Wait for the figures of the site on the board, which shows old ones of a slow database."""
+    """Wait for the site's figures on the board, which are out of date if the database is slow."""
     row = page.get_by_role("row", name=NAME)
     for _ in range(RELOADS):
         with suppress(AssertionError):
@@ -209,7 +209,7 @@ def apply_budget(page: Page, database: Db) -> None:
 
 
 def subscribe(page: Page, url: str) -> None:
-    """Make the address of the Atom feed, and read it without a session."""
+    """Create the address of the Atom feed, and fetch the feed without a session."""
     page.get_by_role("link", name="Changes", exact=True).click()
     page.get_by_role("link", name="Muted pages and Atom feed").click()
     page.get_by_role("button", name="Make a secret address").click()

@@ -1,4 +1,4 @@
-"""Notifications in a browser: a rule is written with its preview, and a dead letter sent again."""
+"""Notifications in a browser: adding a rule with a preview, and resending a dead letter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_rule_is_previewed_and_added(page: Page, database: Db, problems: list[
     page.get_by_label("Conditions on fields").fill("price")
     page.get_by_role("button", name="Show messages").click()
     expect(page.locator("#messages .problem")).to_contain_text("invalid condition")
-    # The answer with the problem has the status 422.
+    # The response with the problem has status 422.
     problems.clear()
     page.get_by_label("Conditions on fields").fill("price falls")
     page.get_by_role("button", name="Add the rule").click()
@@ -43,7 +43,7 @@ def test_a_rule_is_previewed_and_added(page: Page, database: Db, problems: list[
     assert database.notification_rules.count_documents({"_id": "cheap"}) == 1
 
 
-def test_a_dead_letter_leads_from_the_board_to_its_channel(page: Page, database: Db) -> None:
+def test_board_links_dead_letter_to_its_channel(page: Page, database: Db) -> None:
     put_message(database, 1, reason="HTTP 404")
     page.goto("/")
     page.get_by_role("region", name="Notifications").get_by_role("link", name="team").click()

@@ -1,4 +1,4 @@
-"""The fixtures of this folder report what the tabs do wrong."""
+"""The fixtures of this folder report errors of tabs and requests to other origins."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ INPUT = {
         ["not a Freshet setting. Did you mean FRESHET_BUDGET?"],
     ),
     "bad limit": ("crawl books -a limit=many", ["limit"]),
-    "limit of nothing": ("crawl books -a limit=0", ["limit"]),
+    "limit of zero": ("crawl books -a limit=0", ["limit"]),
     "no wrapper": ("crawl site", ["name", "wrapper=FILE.toml"]),
-    "no TOML": ("crawl site -a wrapper={}/syntax.toml", ["syntax.toml", "line 1"]),
+    "invalid TOML": ("crawl site -a wrapper={}/syntax.toml", ["syntax.toml", "line 1"]),
     "not UTF-8": ("crawl site -a wrapper={}/latin.toml", ["latin.toml"]),
     "empty file": ("crawl site -a wrapper={}/empty.toml", ["empty.toml", "is missing"]),
     "bad regex": ("crawl site -a wrapper={}/regex.toml", ["regex.toml", "list_pages"]),
@@ -54,12 +54,12 @@ INPUT = {
     "missing file": ("crawl site -a wrapper={}/none.toml", ["none.toml", "No such file"]),
     "a folder": ("crawl site -a wrapper={}", ["directory"]),
     "file and name": ("crawl site -a wrapper={}/good.toml -a name=x", ["cannot be combined"]),
-    "knob by -s": ("crawl books -s FRESHET_COMMIT_SIZE=abc", ["FRESHET_COMMIT_SIZE"]),
+    "bad setting by -s": ("crawl books -s FRESHET_COMMIT_SIZE=abc", ["FRESHET_COMMIT_SIZE"]),
     "nothing to forget": ("forget nosuch --yes", ["nosuch"]),
     "unwatched page": ("history http://a.test/", ["http://a.test/", "URL not found"]),
     "no targets": ("targets nosuch", ["nosuch"]),
-    "prune below nothing": ("prune --keep-versions -1", ["--keep-versions", "negative"]),
-    "prune beyond dates": ("prune --keep-days 1e300", ["--keep-days", "36,500"]),
+    "negative keep-versions": ("prune --keep-versions -1", ["--keep-versions", "negative"]),
+    "keep-days out of range": ("prune --keep-days 1e300", ["--keep-days", "36,500"]),
     "wrapper unknown": ("wrapper check nosuch", ["nosuch"]),
     "wrapper bad key": ("wrapper check {}/key.toml", ["key.toml", "feilds"]),
     "wrapper bad URL": ("wrapper check books books.html", ["books.html"]),
@@ -94,23 +94,21 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("what", INPUT)
-def test_the_users_mistake_is_one_line(
-    freshet: Freshet, database: Db, files: Path, what: str
-) -> None:
-    words, named = INPUT[what]
+@pytest.mark.parametrize("case", INPUT)
+def test_bad_input_prints_one_line(freshet: Freshet, database: Db, files: Path, case: str) -> None:
+    words, named = INPUT[case]
     result = freshet(*words.format(files).split())
     assert result.code == 1, result.err
     assert result.out == ""
     assert result.complaint.startswith(f"scrapy {words.split()[0]}: ")
     assert all(name in result.complaint for name in named), result.complaint
     written = [name for name in database.list_collection_names() if database[name].find_one()]
-    assert written == (["meta"] if what in OPENING else [])
+    assert written == (["meta"] if case in OPENING else [])
 
 
-@pytest.mark.parametrize("what", USAGE)
-def test_wrong_usage_is_exit_code_2(freshet: Freshet, database: Db, what: str) -> None:
-    words, named = USAGE[what]
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage_exits_with_code_2(freshet: Freshet, database: Db, case: str) -> None:
+    words, named = USAGE[case]
     result = freshet(*words.split())
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
@@ -121,7 +119,9 @@ def test_wrong_usage_is_exit_code_2(freshet: Freshet, database: Db, what: str) -
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
-def test_a_bad_variable_is_named_in_one_line(freshet: Freshet, database: Db, name: str) -> None:
+def test_bad_environment_variable_prints_one_line(
+    freshet: Freshet, database: Db, name: str
+) -> None:
     result = freshet("crawl", "books", **{name: ENVIRONMENT[name]})
     assert result.code == 1
     assert name in result.complaint
@@ -129,9 +129,7 @@ def test_a_bad_variable_is_named_in_one_line(freshet: Freshet, database: Db, nam
 
 
 @pytest.mark.parametrize("command", ["crawl books", "targets", "history http://a.test/"])
-def test_a_server_that_does_not_answer_is_said_within_ten_seconds(
-    freshet: Freshet, command: str
-) -> None:
+def test_unreachable_server_is_reported_within_ten_seconds(freshet: Freshet, command: str) -> None:
     before = time.monotonic()
     uri = "mongodb://me:hush@127.0.0.1:1/x"
     result = freshet(*command.split(), MONGO_URI=uri, FRESHET_MONGO_TIMEOUT_SECONDS=1)
@@ -142,7 +140,7 @@ def test_a_server_that_does_not_answer_is_said_within_ten_seconds(
 
 
 @pytest.mark.soak
-def test_a_server_that_does_not_answer_is_said_within_ten_seconds_by_default(
+def test_default_timeout_reports_unreachable_server_in_ten_seconds(
     freshet: Freshet,
 ) -> None:
     before = time.monotonic()

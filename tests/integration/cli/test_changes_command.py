@@ -25,7 +25,7 @@ def events(freshet: Freshet, *words: object) -> list[Row]:
     return rows
 
 
-def in_short(rows: list[Row]) -> list[tuple[str, str, str]]:
+def summarized(rows: list[Row]) -> list[tuple[str, str, str]]:
     """Return outcomes, last parts of URLs, and summaries."""
     return [(row["outcome"], row["url"].rpartition("/")[2], row["summary"]) for row in rows]
 
@@ -50,9 +50,9 @@ def crawl(freshet: Freshet) -> None:
     assert freshet("crawl", "shop", "-a", "full=1").code == 0
 
 
-def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
+def test_changes_lists_new_changed_gone_and_restored_pages(shop: tuple[Freshet, Pages]) -> None:
     freshet, pages = shop
-    new = in_short(events(freshet))
+    new = summarized(events(freshet))
     assert sorted(new) == [
         ("new", "a", "Apple"), ("new", "b", "Pear"), ("new", "list.html", "2 values"),
     ]  # fmt: skip
@@ -61,12 +61,12 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     crawl(freshet)
     crawl(freshet)
     gone, changed = sorted(events(freshet)[:2], key=lambda row: str(row["outcome"]), reverse=True)
-    assert in_short([gone]) == [("gone", "b", "1 of 3 confirmations")]
+    assert summarized([gone]) == [("gone", "b", "1 of 3 confirmations")]
     assert "price: 10 -> 12; body: Apple 10red -> Apple 12redsweet; tags: +1" in changed["summary"]
-    assert len(events(freshet)) == 5, "a page that is still gone is no news"
+    assert len(events(freshet)) == 5, "a page that is still gone is not a new event"
     pages.item("/item/b", "Pear</h1><b>3</b><h1>")
     crawl(freshet)
-    assert in_short(events(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
+    assert summarized(events(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
     assert len(events(freshet, "--match", "ITEM/*")) == 5
     assert [row["url"] for row in events(freshet, "--match", "nosuch")] == []
     assert len(events(freshet, "shop", "--limit", "2")) == 2
@@ -74,7 +74,7 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     assert events(freshet, "--until", "1h") == []
 
 
-def test_as_text_it_says_how_many_more_there_are(shop: tuple[Freshet, Pages]) -> None:
+def test_text_output_prints_number_of_omitted_changes(shop: tuple[Freshet, Pages]) -> None:
     done = run(shop[0], "changes", "--limit", "1")
     first, summary, last = done.out.splitlines()
     assert first.split()[2] == "new"
@@ -82,9 +82,7 @@ def test_as_text_it_says_how_many_more_there_are(shop: tuple[Freshet, Pages]) ->
     assert last.startswith("1 change in shop, times in UTC. 2 more with --limit N or --until 20")
 
 
-def test_what_is_found_of_nothing_says_the_next_step(
-    freshet: Freshet, shop: tuple[Freshet, Pages]
-) -> None:
+def test_empty_result_suggests_next_step(freshet: Freshet, shop: tuple[Freshet, Pages]) -> None:
     done = run(freshet, "changes", "--until", "2020-01-01")
     assert done.code == 0
     assert done.out == (
@@ -94,14 +92,14 @@ def test_what_is_found_of_nothing_says_the_next_step(
     assert unknown.complaint == ("scrapy changes: site not found: 'shpo'. Sites with targets: shop")
 
 
-def test_without_targets_it_says_how_to_get_some(freshet: Freshet) -> None:
+def test_error_without_targets_suggests_a_crawl(freshet: Freshet) -> None:
     done = run(freshet, "changes")
     assert (done.code, done.complaint) == (
         1, "scrapy changes: no site has targets yet. Run scrapy crawl NAME first",
     )  # fmt: skip
 
 
-def test_a_content_that_was_there_before_is_compared_with_the_last_one(
+def test_reverted_content_is_compared_with_previous_version(
     shop: tuple[Freshet, Pages],
 ) -> None:
     freshet, pages = shop
@@ -112,7 +110,7 @@ def test_a_content_that_was_there_before_is_compared_with_the_last_one(
     assert summaries == ["price: 10 -> 11", "price: 11 -> 10", "price: 10 -> 11", "Apple"]
 
 
-def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_summary_of_feed_names_new_posts(freshet: Freshet, database: Db, pages: Pages) -> None:
     items = "".join(
         f"<item><title>Post {k}</title><guid>{k}</guid><link>{pages.url}/{k}</link></item>"
         for k in range(5)
@@ -122,10 +120,10 @@ def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) ->
     assert freshet("crawl", "feeds").code == 0
     (row,) = events(freshet, "feeds")
     assert row["summary"].startswith("5 new posts: Post ")
-    assert row["summary"].count(";") == 2, "a few of them"
+    assert row["summary"].count(";") == 2, "the summary names only some of the posts"
 
 
-def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) -> None:
+def test_command_reads_events_from_index(stored: tuple[Db, str]) -> None:
     """Read ten rows for ten events; each of 20 spiders has 200 visits with 20 events."""
     db, uri = stored
     on(uri, prepare)

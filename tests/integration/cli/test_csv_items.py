@@ -17,7 +17,7 @@ TITLES = {
 }
 
 
-def test_no_cell_of_a_csv_export_is_a_formula(freshet: Freshet, pages: Pages) -> None:
+def test_csv_export_escapes_formulas(freshet: Freshet, pages: Pages) -> None:
     paths = [f"/item/{n}.html" for n in range(len(TITLES))]
     pages.list("index.html", paths)
     for path, title in zip(paths, TITLES, strict=True):

@@ -41,7 +41,7 @@ def figures(row: str, text: str) -> list[float]:
 @pytest.mark.soak
 @pytest.mark.mongo
 @pytest.mark.usefixtures("mongo")
-def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[str, str]) -> None:
+def test_quickstart_has_figures_that_demo_prints(environment: dict[str, str]) -> None:
     began = time.time() - 100
     done = subprocess.run(
         [sys.executable, "-m", "tests.site.demo"],

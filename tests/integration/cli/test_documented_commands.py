@@ -1,6 +1,6 @@
-"""Every command line of README and docs works as it is printed.
+"""Every command line in README and docs works as printed.
 
-The commands of a page run from its top to its end, as a reader would run them, in a project folder
+The commands of a page run from top to bottom, as a reader would run them, in a project folder
 whose files have the names of the documentation (shop.toml, feeds.opml, ...). Hosts such as
 shop.example are replaced by local sites.
 """
@@ -38,8 +38,8 @@ DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("
 SHELL = {"sh", "bash", "console", "cron", "crontab", "ini"}
 PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
-# Times for a command that keeps running to start before it is terminated; the second one if the
-# machine was too busy for the first.
+# Time that a command that keeps running has to start before it is terminated; the second value is
+# used if the machine was too busy for the first.
 SERVING_SECONDS = (3.0, 30.0)
 SERVING = (
     ("feeds", "push"), ("refresh", "run"), ("notify", "deliver", "--follow"),
@@ -60,8 +60,8 @@ from crawler.settings import *
 SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds"]
 AUTOTHROTTLE_ENABLED = False
 """
-# Search terms used in the documentation.
-FOUND = "climate harvest virtual world game rain jaguar election mossy heron 虚拟世界"
+# Words that documented searches must find.
+SEARCH_TERMS = "climate harvest virtual world game rain jaguar election mossy heron 虚拟世界"
 TEAM_SECRET = "whsec_" + "c2VjcmV0" * 4
 IMPORTS = """
 from crawler.extract.fields import number, price, text
@@ -191,7 +191,7 @@ class Sandbox:
         return Result(process.returncode, out, err)
 
     def prepare(self, line: Line) -> None:
-        """Create what a command line needs: an empty database, a dead letter, an archive."""
+        """Create an empty database, a dead letter or an archive, if a command line requires it."""
         if line.begins(("db", "copy"), ("restore",)):
             self.free.client.drop_database(self.free.name)
         if line.begins(("deadletters", "retry"), ("deadletters", "drop")):
@@ -202,7 +202,7 @@ class Sandbox:
             self.crawl_with_archive()
 
     def crawl_with_archive(self) -> None:
-        """Make a run that keeps an archive, unless there is one."""
+        """Crawl with an archive, unless there is an archive."""
         definition = self.freshet.folder / "shop.toml"
         written = definition.read_text(encoding="utf-8")
         if "archive = true" not in written:
@@ -220,7 +220,7 @@ class Sandbox:
             return uri.replace(self.db.name, self.free.name)
         if re.fullmatch(r"[0-9a-f]{24}", word):
             cluster = self.db.posts.find_one({"duplicate_of": {"$type": "string"}})
-            assert cluster is not None, "the posts have a copy among them"
+            assert cluster is not None, "the posts include a copy"
             return str(cluster["cluster"])
         word = re.sub(r"^/(srv|var/lib)/", f"{self.freshet.folder}/", word)
         return "0" if re.fullmatch(r"\d{4}", word) else word  # a port
@@ -257,7 +257,7 @@ def seed(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
         (by_arguments,) = (line for line in in_blocks("README.md") if "name=blog" in line.words)
         done(freshet(*(localized(word, hosts) for word in by_arguments.words)))
         done(freshet("feeds", "import", "feeds.opml", hours=-160))
-        # Less than a week ago: documented searches go back that far.
+        # Less than a week ago, since documented searches go back one week.
         done(freshet("crawl", "feeds", hours=-160))
         done(freshet("crawl", "feeds"))
         for day in (-2, 0):
@@ -311,7 +311,7 @@ def write_blog(pages: Pages) -> None:
     pages.list("/tag/News/index.html", names)
     texts = [text(0), text(1), text(2), edited(text(0), 2)]
     for path, words in zip(names, texts, strict=True):
-        pages.file(path, f"<main><h1>{path}</h1><p>{FOUND} {words}</p></main>")
+        pages.file(path, f"<main><h1>{path}</h1><p>{SEARCH_TERMS} {words}</p></main>")
     links = "".join(f'<a href="{path}">{path}</a>' for path in ["/tag/News/", *names])
     feed = '<link rel="alternate" type="application/rss+xml" href="/feed">'
     pages.file("/index.html", feed + links)
@@ -320,7 +320,7 @@ def write_blog(pages: Pages) -> None:
 
 
 def write_files(folder: Path, hosts: dict[str, str]) -> None:
-    """Write the files that the documents name, with the printed contents where there are any."""
+    """Write the files that the documents name, with their documented contents if there are any."""
     (folder / "node_exporter/textfile").mkdir(parents=True)
     readme, cells = (
         localized((ROOT / name).read_text(), hosts)
@@ -378,7 +378,7 @@ def localized(words: str, hosts: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_command_lines_in_blocks_and_sentences_work(sandbox: Sandbox, document: str) -> None:
+def test_documented_command_lines_work(sandbox: Sandbox, document: str) -> None:
     lines = [*in_blocks(document), *in_sentences(document)]
     whole = [
         line for line in lines if not (line.is_synopsis or line.is_name or line.begins(*NOT_RUN))
@@ -388,7 +388,7 @@ def test_command_lines_in_blocks_and_sentences_work(sandbox: Sandbox, document: 
         assert result.code == 0, f"{document}: {line}\n{result.err}{result.out}"
 
 
-def test_commands_that_are_described_have_the_options_and_actions_that_are_named(
+def test_documented_options_and_actions_exist(
     freshet: Freshet,
 ) -> None:
     helps: dict[str, str] = {}

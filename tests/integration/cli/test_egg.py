@@ -44,34 +44,34 @@ def egg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(egg: Path, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run Python in an empty folder, with the egg first on the path."""
-    around = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(HIDDEN) and name.lower() not in PROXIES
     }
-    of_scrapyd = {"PYTHONPATH": str(egg), "SCRAPY_SETTINGS_MODULE": "crawler.settings"}
+    scrapyd_env = {"PYTHONPATH": str(egg), "SCRAPY_SETTINGS_MODULE": "crawler.settings"}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=around | of_scrapyd | env,
+        [sys.executable, *words], cwd=folder, env=inherited | scrapyd_env | env,
         check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
 
-def test_what_is_no_module_is_in_the_egg_and_the_tests_are_not(egg: Path) -> None:
+def test_egg_includes_data_files_and_excludes_tests(egg: Path) -> None:
     packed = set(ZipFile(egg).namelist())
-    wanted = {
+    data_files = {
         str(path.relative_to(ROOT))
         for name in PACKAGES
         for path in (ROOT / name).rglob("*")
         if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__"
     }
-    assert any(name.endswith(".lua") for name in wanted)
-    assert wanted <= packed
+    assert any(name.endswith(".lua") for name in data_files)
+    assert data_files <= packed
     assert {name.split("/")[0] for name in packed} == {*PACKAGES, "EGG-INFO"}
     assert b"settings = crawler.settings" in ZipFile(egg).read("EGG-INFO/entry_points.txt")
 
 
 @pytest.mark.soak
-def test_scripts_and_kernels_are_read_from_it(egg: Path, tmp_path: Path) -> None:
+def test_lua_scripts_and_kernels_load_from_egg(egg: Path, tmp_path: Path) -> None:
     code = """
 from redis.asyncio import Redis
 from crawler.storage.dedup.redis import RedisBands
@@ -86,7 +86,7 @@ print(_stamp_of("schedules.allocation.optimal") != _stamp_of("crawler.dedup.kern
 
 
 @pytest.mark.soak
-def test_it_crawls_as_scrapyd_has_it(
+def test_crawl_from_egg_works_as_under_scrapyd(
     egg: Path, freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:
     pages.list("list.html", ["/item-a.html", "/item-b.html"])

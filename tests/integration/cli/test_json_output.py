@@ -1,4 +1,4 @@
-"""The JSON output of every command has a type, and is valid by the schema of the type."""
+"""The JSON output of every command has a type and conforms to the schema of that type."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Sandbox:
     mongo: EmbeddedServer
 
     def output(self, command: str) -> str:
-        """Return what a command prints with `--json`."""
+        """Return the output of a command with `--json`."""
         args = [word.format_map(self.words) for word in command.split()]
         args += TRACE if command.startswith(("simulate pages", "simulate feeds")) else []
         env: dict[str, object] = {}
@@ -277,7 +277,7 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
 
 
 async def add_dead_message(db: Database, now: datetime) -> None:
-    """Store a notification that is not tried again."""
+    """Store a dead-lettered notification."""
     message = {
         "_id": "msg_dead", "channel": "hook", "rule": "all", "event": "changed",
         "spider": "copies", "target": DEAD[0], "at": now, "data": {},

@@ -51,14 +51,14 @@ WITH_OWN_OPTIONS = (
     "import", "learn", "metrics", "plan", "prune", "replan", "reread", "restore", "silence",
     "simulate", "targets", "wrapper",
 )  # fmt: skip
-OF_STORAGE = {"pymongo", "crawler.storage.client"}
+STORAGE_MODULES = {"pymongo", "crawler.storage.client"}
 # Garbage collections until a crawl with nothing due has ended; over 300 by default.
 MAX_COLLECTIONS = 220
-OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.frontier.session", "spiders.wrapper"}
+CRAWL_MODULES = {"numpy", "twisted.internet.reactor", "crawler.frontier.session", "spiders.wrapper"}
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """Hold the results of a finished command."""
 
     code: int
@@ -74,25 +74,27 @@ class Ended:
         return HEAVY & self.modules
 
 
-Run = Callable[..., Ended]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return a function that runs a command in a new process, as a user does."""
 
-    def run(*words: object, **env: object) -> Ended:
+    def run(*words: object, **env: object) -> CommandResult:
         path = tmp_path / "report.json"
-        around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)
+        }
         own = {name: str(value) for name, value in env.items()}
         done = subprocess.run(
-            [sys.executable, "-c", RUN, path, *map(str, words)], cwd=ROOT, env=around | own,
+            [sys.executable, "-c", RUN, path, *map(str, words)], cwd=ROOT, env=inherited | own,
             check=False, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert path.exists(), done.stderr
         report = json.loads(path.read_text(encoding="utf-8"))
         modules = set(report["modules"])
-        return Ended(
+        return CommandResult(
             report["code"], done.stdout, done.stderr, modules, report["threads"],
             report["collections"], report["thresholds"],
         )  # fmt: skip
@@ -100,7 +102,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_the_list_of_commands_needs_none_of_what_they_use(run: Run) -> None:
+def test_command_list_imports_no_heavy_modules(run: Run) -> None:
     done = run("--help")
     assert done.code == 0, done.err
     for name in ("targets", "replan", "refresh", "feeds"):
@@ -108,16 +110,16 @@ def test_the_list_of_commands_needs_none_of_what_they_use(run: Run) -> None:
     assert done.heavy == set()
 
 
-def test_the_help_of_commands_needs_none_of_what_they_use(run: Run) -> None:
+def test_command_help_imports_no_heavy_modules(run: Run) -> None:
     words = [(name, "--help", ";") for name in WITH_OWN_OPTIONS]
     done = run(*chain.from_iterable(words))
     assert (done.code, done.heavy) == (0, set()), done.err
     assert done.out.count("Global Options") == len(WITH_OWN_OPTIONS)
 
 
-def test_counting_needs_the_driver_alone(run: Run, freshet: Freshet) -> None:
+def test_targets_command_imports_only_database_driver(run: Run, freshet: Freshet) -> None:
     done = run("targets", **freshet.env)
-    assert (done.code, done.heavy) == (0, OF_STORAGE | {"rich.table"}), done.err
+    assert (done.code, done.heavy) == (0, STORAGE_MODULES | {"rich.table"}), done.err
 
 
 def test_no_thread_outlives_a_command_on_the_embedded_server(
@@ -128,7 +130,7 @@ def test_no_thread_outlives_a_command_on_the_embedded_server(
 
 
 @pytest.mark.soak
-def test_a_crawl_of_what_is_not_due_needs_the_driver_alone(
+def test_crawl_with_nothing_due_imports_only_database_driver(
     run: Run, freshet: Freshet, pages: Pages, database: Db
 ) -> None:
     pages.list("list.html", ["/item-a.html"])
@@ -139,14 +141,14 @@ def test_a_crawl_of_what_is_not_due_needs_the_driver_alone(
         done = run(*words, **freshet.env)
         assert done.code == 0, done.err
     assert outcomes(database) == {"new": 2}
-    assert done.heavy == OF_STORAGE
+    assert done.heavy == STORAGE_MODULES
     assert sum(done.collections) < MAX_COLLECTIONS
     done = run(*words, "-a", "limit=1", **freshet.env)
-    assert (done.code, done.heavy) == (0, OF_STORAGE | OF_CRAWLS), done.err
+    assert (done.code, done.heavy) == (0, STORAGE_MODULES | CRAWL_MODULES), done.err
     assert done.thresholds == list(DEFAULTS)
 
 
-def test_an_extension_that_is_on_is_there(run: Run, freshet: Freshet, pages: Pages) -> None:
+def test_enabled_extension_is_loaded(run: Run, freshet: Freshet, pages: Pages) -> None:
     pages.item("item-a.html", "A")
     wrapper = freshet.wrapper("one", start_urls=[f"{pages.url}/item-a.html"], item_pages="/item-")
     words = ("crawl", "site", "-a", f"wrapper={wrapper}", "-s", "TELNETCONSOLE_ENABLED=1")

@@ -63,13 +63,13 @@ def test_a_muted_target_is_listed_until_it_is_unmuted(db: Db, freshet: Freshet) 
     assert complaint(freshet, "recheck", TWO, ONE) == (
         f"scrapy targets: {ONE}: this target cannot be visited: it is muted. Unmute it first"
     )
-    assert target(db, TWO)["next_visit"] == NOW + HOUR, "none is changed if one cannot be"
+    assert target(db, TWO)["next_visit"] == NOW + HOUR, "no target changes if one cannot"
     assert "due: the next run" in printed(freshet, "unmute", ONE)
     assert "muted_at" not in target(db, ONE)
     assert "no targets that are muted" in printed(freshet, "--muted")
 
 
-def test_limits_are_shown_set_one_by_one_and_removed(db: Db, freshet: Freshet) -> None:
+def test_limits_can_be_shown_set_and_removed(db: Db, freshet: Freshet) -> None:
     assert "visited" not in printed(freshet, "limits", ONE)
     shown = printed(freshet, "limits", ONE, "--min", "6h", "--max", "2d")
     assert "item of shop, visited at most every 6 hours, visited at least every 2 days" in shown
@@ -94,14 +94,14 @@ def test_limits_are_shown_set_one_by_one_and_removed(db: Db, freshet: Freshet) -
         ),
     ],
 )
-def test_impossible_limits_are_refused(
+def test_invalid_limits_are_rejected(
     options: list[str], problem: str, db: Db, freshet: Freshet
 ) -> None:
     assert complaint(freshet, "limits", ONE, *options) == f"scrapy targets: {problem}"
     assert "limits" not in target(db, ONE)
 
 
-def test_the_target_must_be_known_and_unique(db: Db, freshet: Freshet) -> None:
+def test_url_must_match_exactly_one_target(db: Db, freshet: Freshet) -> None:
     assert f"URL not found: {ONE}1" in complaint(freshet, "mute", f"{ONE}1")
     put(db, "other", ONE)
     assert "Use --spider NAME, one of: other, shop" in complaint(freshet, "mute", ONE)
@@ -109,7 +109,7 @@ def test_the_target_must_be_known_and_unique(db: Db, freshet: Freshet) -> None:
     assert db.targets.count_documents({"muted_at": {"$exists": True}}) == 1
 
 
-def test_a_name_that_is_no_action_is_a_spider(db: Db, freshet: Freshet) -> None:
+def test_unknown_action_is_treated_as_spider(db: Db, freshet: Freshet) -> None:
     assert printed(freshet, "shop") == printed(freshet, "list", "shop")
     assert "no targets of 'nosuch'" in complaint(freshet, "nosuch")
     done = run(freshet, "targets", "mute")

@@ -1,4 +1,4 @@
-"""Output of commands, in the width of a terminal and without one."""
+"""Output of commands at the width of a terminal, and without a terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-def test_a_row_of_feeds_stays_one_line(feeds: Freshet) -> None:
+def test_feed_rows_fit_on_one_line(feeds: Freshet) -> None:
     lines = run(feeds, "feeds", "list", COLUMNS=WIDTH).out.splitlines()
     rows = [line for line in lines if "http" in line]
     assert len(rows) == len(FEEDS)
@@ -67,13 +67,13 @@ def test_a_row_of_feeds_stays_one_line(feeds: Freshet) -> None:
     assert "next" in lines[1]
 
 
-def test_without_a_terminal_no_feed_is_cut(feeds: Freshet, piped: None) -> None:
+def test_feed_urls_are_not_truncated_without_terminal(feeds: Freshet, piped: None) -> None:
     lines = feeds("feeds", "list").out.splitlines()
     assert [url for url in FEEDS if any(url in line for line in lines)] == FEEDS
     assert "…" not in "".join(lines)
 
 
-def test_a_visit_stays_one_line(freshet: Freshet, failed: str) -> None:
+def test_visit_row_fits_on_one_line(freshet: Freshet, failed: str) -> None:
     lines = run(freshet, "history", failed, COLUMNS=WIDTH).out.splitlines()
     (row,) = [line for line in lines if "│ error" in line]
     assert "…" in row
@@ -82,13 +82,15 @@ def test_a_visit_stays_one_line(freshet: Freshet, failed: str) -> None:
     assert re.match(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │ error +│ 200 ", row)
 
 
-def test_without_a_terminal_a_reason_is_whole(freshet: Freshet, failed: str, piped: None) -> None:
+def test_reason_is_not_truncated_without_terminal(
+    freshet: Freshet, failed: str, piped: None
+) -> None:
     assert REASON in freshet("history", failed).out
 
 
 @pytest.mark.soak
-def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) -> None:
-    """Start each log line at the left edge, without remains of the bar between lines."""
+def test_log_lines_appear_above_progress_bar(freshet: Freshet, pages: Pages) -> None:
+    """Start each log line at the left edge, with no remnants of the bar between lines."""
     items = [f"/item/{n}.html" for n in range(40)]
     pages.list("index.html", items)
     for item in items:

@@ -13,8 +13,8 @@ from tests.integration.harness import Db, Freshet, Pages
 pytestmark = pytest.mark.soak
 
 # ESC, C1 CSI, BEL, CR, bidi overrides and isolates, separators, NEL, DEL, BS, and markup.
-OF_MARKUP = "[/nope] [bold] :smile:"
-NASTY = "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm" + OF_MARKUP
+MARKUP = "[/nope] [bold] :smile:"
+NASTY = "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm" + MARKUP
 SPIDER = f"""
 from spiders.wrapper import WrapperSpider
 NASTY = {NASTY!r}
@@ -97,7 +97,7 @@ def hostile(freshet: Freshet, pages: Pages, database: Db) -> tuple[Freshet, str]
             freshet("feeds", "add", f"{pages.url}/feed.xml")
         definition = freshet.wrapper(
             "nasty", start_urls=[f"{pages.url}/"], item_pages="/item/", category="h2",
-            fields={"title": "h1", "wide": f"h1:not([title='{OF_MARKUP}'])"},
+            fields={"title": "h1", "wide": f"h1:not([title='{MARKUP}'])"},
         )  # fmt: skip
         freshet.crawl(definition, "-a", "full=1", hours=48 * (text == "Two"))
         freshet("crawl", "feeds", "-a", "full=1", hours=48 * (text == "Two"))
@@ -105,12 +105,12 @@ def hostile(freshet: Freshet, pages: Pages, database: Db) -> tuple[Freshet, str]
     return freshet, f"{pages.url}/{path}"
 
 
-def checked(text: str) -> None:
+def assert_printable(text: str) -> None:
     unsafe = UNSAFE.search(text)
     assert unsafe is None, text[max(0, unsafe.start() - 80) : unsafe.end() + 20]
 
 
-def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str]) -> None:
+def test_commands_print_no_control_sequences(hostile: tuple[Freshet, str]) -> None:
     freshet, url = hostile
     definition = freshet.folder / "nasty.toml"
     feed = f"{url.split('/item')[0]}/feed.xml"
@@ -142,8 +142,8 @@ def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str])
         for json_too in (False, True):
             result = freshet(*words, *(["--json"] if json_too else []), COLUMNS=120)
             assert "Traceback" not in result.err, (name, result.err)
-            checked(result.out)
-            checked(result.err)
+            assert_printable(result.out)
+            assert_printable(result.err)
             shown[name, json_too] = result.out + result.err
     # Each command had something to escape; markup and emoji names are printed as text.
     for name in ("history", "diff", "targets", "changes", "check"):
@@ -153,7 +153,7 @@ def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str])
     assert ":smile:" in shown["targets", False]
 
 
-def test_the_log_of_a_crawl_moves_no_cursor(freshet: Freshet, pages: Pages) -> None:
+def test_crawl_log_has_no_control_sequences(freshet: Freshet, pages: Pages) -> None:
     pages.list("index.html", ["/item/1.html"])
     pages.item("item/1.html", "One")
     code = f"{SPIDER}\n    start_urls = ['{pages.url}/']\n"
@@ -161,7 +161,7 @@ def test_the_log_of_a_crawl_moves_no_cursor(freshet: Freshet, pages: Pages) -> N
     done = freshet.crawl_spider(code, "loud", "-s", f"LOG_FILE={log}")
     written = log.read_text(encoding="utf-8")
     for text in (written, done.err):
-        checked(text)
+        assert_printable(text)
     assert r"said a\x1b[31mb\x9b2Jc\x07d\re\u202ef" in written
     # Line breaks in the text stay within its record; those of a traceback are kept.
     assert "\n  2026-01-01 00:00:00 [x] ERROR: forged" in written
@@ -174,7 +174,7 @@ def test_ids_of_checked_texts_are_escaped(freshet: Freshet) -> None:
     printed = freshet("duplicates", "check", file)
     freshet("duplicates", "check", file, "--output", out)
     for text in (printed.out, out.read_text(encoding="utf-8")):
-        checked(text)
+        assert_printable(text)
         assert json.loads(text)["id"] == NASTY
 
 

@@ -1,4 +1,4 @@
-"""Boilerplate of sources: learned by crawls and checks, stored in MongoDB, not compared."""
+"""Crawls and checks learn the boilerplate of sources, store it, and do not compare it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def candidate(number: int, words: str, source: str = "feed") -> Candidate:
     return Candidate(f"x {number}", created, sketch, text=sourced(source, words))
 
 
-def test_a_feed_whose_texts_come_with_their_frame(
+def test_boilerplate_of_feed_posts_is_not_compared(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -70,7 +70,7 @@ def test_a_feed_whose_texts_come_with_their_frame(
     assert flags(db) == before
 
 
-def test_a_check_names_the_source_of_each_text(freshet: Freshet, tmp_path: Path) -> None:
+def test_check_learns_boilerplate_of_each_source(freshet: Freshet, tmp_path: Path) -> None:
     rows = [{"id": n, "text": framed(n), "source": "blog"} for n in range(40)]
     rows.append({"id": "copy", "text": edited(framed(7), 2), "source": "blog"})
     rows.append({"id": "elsewhere", "text": edited(framed(9), 2), "source": "other"})
@@ -87,9 +87,7 @@ def test_a_check_names_the_source_of_each_text(freshet: Freshet, tmp_path: Path)
     assert json.loads(plain.out.splitlines()[5])["duplicate_of"] == 0
 
 
-def test_what_a_kept_check_has_learned_holds_for_later_runs(
-    freshet: Freshet, tmp_path: Path
-) -> None:
+def test_kept_check_reuses_learned_boilerplate(freshet: Freshet, tmp_path: Path) -> None:
     path = tmp_path / "posts.jsonl"
     found = []
     for n in range(6):
@@ -104,8 +102,8 @@ def test_what_a_kept_check_has_learned_holds_for_later_runs(
     assert run(freshet, "duplicates", "kept", "--forget", "daily", "--yes").code == 0
 
 
-def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None:
-    """A post that copies our text into another source does not hide the text of ours."""
+def test_boilerplate_of_one_source_does_not_affect_others(stored: tuple[Db, str]) -> None:
+    """A source that repeats an article in each post does not make it boilerplate elsewhere."""
     _, uri = stored
     article = text(77, 150)
 
@@ -123,7 +121,7 @@ def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None
     assert tables["ours"].common.size == 0
 
 
-def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
+def test_concurrent_workers_learn_one_source(stored: tuple[Db, str]) -> None:
     _, uri = stored
 
     async def worker(number: int) -> None:
@@ -132,22 +130,22 @@ def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
                 entry = candidate(number * 100 + post_, framed(number * 100 + post_))
                 await claims.claim(registry, [entry], NOW)
 
-    async def all_of_them() -> None:
+    async def run_workers() -> None:
         await asyncio.gather(*map(worker, range(4)))
 
-    asyncio.run(all_of_them())
+    asyncio.run(run_workers())
 
-    async def left(db: Database, registry: Registry) -> tuple[int, int]:
+    async def table_sizes(db: Database, registry: Registry) -> tuple[int, int]:
         tables = await boilerplate.tables_of(replace(registry, tables={}), ["feed"])
         return len(tables["feed"].posts), tables["feed"].common.size
 
-    posts, common = Posts(uri).on(left)
+    posts, common = Posts(uri).on(table_sizes)
     # The sample includes the first posts of all workers.
     assert posts >= EAGER_POSTS
     assert common > 50
 
 
-def test_what_a_run_has_learned_is_there_for_the_next(stored: tuple[Db, str]) -> None:
+def test_next_run_reuses_learned_boilerplate(stored: tuple[Db, str]) -> None:
     """Posts that arrive one per run, as from feeds, are not marked as copies."""
     db, uri = stored
 
@@ -163,7 +161,7 @@ def test_what_a_run_has_learned_is_there_for_the_next(stored: tuple[Db, str]) ->
     assert len(found["common"]) > 0
 
 
-def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
+def test_changed_boilerplate_is_learned_from_false_copies(
     stored: tuple[Db, str],
 ) -> None:
     """A source that has enough posts learns from a sample only."""
@@ -193,7 +191,7 @@ def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
     assert all(int(key.removeprefix("x ")) <= 20 + MIN_POSTS for key in copies)
 
 
-def test_posts_that_wait_for_another_comparison_get_it_before_the_run_ends(
+def test_pending_posts_are_compared_again_before_run_ends(
     stored: tuple[Db, str],
 ) -> None:
     """The posts of a known source are compared again when many have new boilerplate."""
@@ -232,9 +230,7 @@ def test_posts_that_wait_for_another_comparison_get_it_before_the_run_ends(
     assert asyncio.run(own_parts()) == [True] * MIN_POSTS
 
 
-def test_what_is_forgotten_is_not_known_any_more(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages
-) -> None:
+def test_forget_deletes_boilerplate(freshet: Freshet, stored: tuple[Db, str], pages: Pages) -> None:
     db, uri = stored
     urls = [f"{pages.url}/{name}.xml" for name in ("one", "two")]
     subscribe(db, uri, *urls)
@@ -250,7 +246,7 @@ def test_what_is_forgotten_is_not_known_any_more(
     assert db.boilerplate.count_documents({}) == 0
 
 
-def test_sources_that_learned_long_ago_are_forgotten(
+def test_least_recently_updated_sources_are_deleted(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, uri = stored

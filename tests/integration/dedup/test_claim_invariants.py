@@ -41,7 +41,7 @@ batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)),
 @pytest.mark.parametrize("backend", ["mongodb", "redis"])
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)
-def test_each_story_has_one_original_and_posts_say_so(
+def test_each_story_has_one_original(
     databases: Databases, index_of: Callable[[str, str], Posts], backend: str, steps: list[object]
 ) -> None:
     with databases() as (_, uri):

@@ -39,7 +39,7 @@ from tests.integration.claiming import (
 from tests.integration.harness import Db, Row
 
 # Raise this number for a longer test.
-TURNS = int(os.environ.get("CLAIM_TURNS", "2"))
+ROUNDS = int(os.environ.get("CLAIM_TURNS", "2"))
 
 
 def groups_of(db: Db) -> dict[str, list[Row]]:
@@ -82,9 +82,9 @@ def test_four_processes_find_one_original_in_every_group(
 ) -> None:
     db, uri = stored
     Posts(uri, backend).clusters()
-    assert Claimers(uri, TURNS, backend).codes() == [0] * claimers.PROCESSES
+    assert Claimers(uri, ROUNDS, backend).codes() == [0] * claimers.PROCESSES
     groups = groups_of(db)
-    assert len(groups) == TURNS * claimers.GROUPS
+    assert len(groups) == ROUNDS * claimers.GROUPS
     assert {len(group) for group in groups.values()} == {claimers.PROCESSES}
     assert wrong_groups(db, groups) == {}
     earliest = {
@@ -94,7 +94,7 @@ def test_four_processes_find_one_original_in_every_group(
 
 
 @pytest.mark.soak
-def test_a_process_that_is_killed_leaves_one_original_in_every_group(
+def test_killed_process_leaves_one_original_in_every_group(
     stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
@@ -114,8 +114,8 @@ def test_a_process_that_is_killed_leaves_one_original_in_every_group(
 OLD = text(1, 200)
 COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
 NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)
-MOST_WRITES = 40
-OF_CLUSTERS = (
+MAX_WRITES = 40
+CLUSTER_INVARIANTS = (
     Invariant.POST_SIGNATURE,
     Invariant.CLUSTER_ORIGINAL,
     Invariant.CLUSTER_MEMBERS,
@@ -123,7 +123,7 @@ OF_CLUSTERS = (
 )
 
 
-def numbered(post: Candidate, fence: int) -> Candidate:
+def fenced(post: Candidate, fence: int) -> Candidate:
     """Return a post with the fence of a visit."""
     return replace(post, fences={"fence": fence})
 
@@ -133,7 +133,7 @@ def is_deletion(command: str, collection: str, _: dict[str, Any]) -> bool:
     return (command, collection) == ("delete", "signatures")
 
 
-def is_of_posts(command: str, collection: str, _: dict[str, Any]) -> bool:
+def is_post_update(command: str, collection: str, _: dict[str, Any]) -> bool:
     """Return true if a write stores posts."""
     return (command, collection) == ("update", "posts")
 
@@ -143,20 +143,20 @@ async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
     broken = (await check(db)).broken
     return {
         invariant: broken[invariant].examples
-        for invariant in OF_CLUSTERS
+        for invariant in CLUSTER_INVARIANTS
         if broken[invariant].count
     }
 
 
-async def overtaken(
+async def overtake(
     uri: str, redis: str | None, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
 ) -> dict[str, list[str]]:
     """Pause one process at a write, store the posts of another process, then resume the first.
 
     Returns the violated invariants of the clusters.
     """
-    way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
-    async with index(way, redis) as one, index(uri, redis) as other:
+    proxy_uri = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
+    async with index(proxy_uri, redis) as one, index(uri, redis) as other:
         holder.arm()
         storing = asyncio.ensure_future(stored(*one, [slow]))
         await asyncio.to_thread(holder.held.wait, 30)
@@ -168,7 +168,7 @@ async def overtaken(
         return await wrong_clusters(*other)
 
 
-def test_an_original_that_leaves_while_it_gets_its_first_copy_has_an_heir(
+def test_copy_stored_while_original_is_rewritten_is_original(
     mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
@@ -177,49 +177,49 @@ def test_an_original_that_leaves_while_it_gets_its_first_copy_has_an_heir(
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = candidate("x a", OTHER, edit=True)
         copies = [candidate("x b", COPY, NOW + HOUR)]
-        assert asyncio.run(overtaken(uri, backend, holder, slow, copies)) == {}
+        assert asyncio.run(overtake(uri, backend, holder, slow, copies)) == {}
     assert posts.originals() == {"x a", "x b"}
     assert {row["post"] for row in posts.clusters()} <= {"x b"}
     assert db.signatures.count_documents({}) == 2
 
 
-def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
+def test_former_copy_stays_in_its_new_cluster(
     mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
     posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
-        posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
+        posts.claim(fenced(candidate(key, words, NOW + hours * HOUR), 1000))
     assert posts.originals() == {"x a"}
     with Holder(mongo.socket, 1, is_deletion) as holder:
-        slow = numbered(candidate("x a", NEXT, edit=True), 2000)
+        slow = fenced(candidate("x a", NEXT, edit=True), 2000)
         fast = [
-            numbered(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
-            numbered(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
+            fenced(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
+            fenced(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
         ]
-        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
+        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.post("x d")["duplicate_of"] == "x c"
     assert posts.signature("x c")["fence"] == 2000
 
 
-def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
+def test_former_copy_keeps_fence_of_newer_visit(
     mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
     posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
-        posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
+        posts.claim(fenced(candidate(key, words, NOW + hours * HOUR), 1000))
     with Holder(mongo.socket, 1, is_deletion) as holder:
-        slow = numbered(candidate("x a", NEXT, edit=True), 2000)
-        fast = [numbered(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
-        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
+        slow = fenced(candidate("x a", NEXT, edit=True), 2000)
+        fast = [fenced(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
+        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.signature("x c")["fence"] == 3000
 
 
 @pytest.mark.parametrize("copies", [[], [("x b", COPY)]])
-def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is(
+def test_slow_copy_is_original_if_its_original_was_rewritten(
     mongo: EmbeddedServer,
     stored: tuple[Db, str],
     backend: str | None,
@@ -230,10 +230,10 @@ def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is
     posts.claim(candidate("x a", OLD))
     for key, words in copies:
         posts.claim(candidate(key, words, NOW + HOUR))
-    with Holder(mongo.socket, 1, is_of_posts) as holder:
+    with Holder(mongo.socket, 1, is_post_update) as holder:
         slow = candidate("x c", STRAY, NOW + 2 * HOUR)
         fast = [candidate("x a", NEXT, edit=True)]
-        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
+        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
 
 
@@ -241,30 +241,30 @@ def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
+def test_edit_repeated_after_interruption_keeps_invariants(
     mongo: EmbeddedServer, databases: Databases, backend: str | None
 ) -> None:
-    for nth in range(1, MOST_WRITES):
+    for nth in range(1, MAX_WRITES):
         with databases() as (_, uri), Cutter(mongo.socket, nth, answers=True) as cutter:
             posts = Posts(uri, backend)
             for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
                 posts.claim(candidate(key, words, NOW + hours * HOUR))
             edit = candidate("x a", NEXT, edit=True)
-            asyncio.run(cut(uri, backend, cutter, edit))
+            asyncio.run(interrupt(uri, backend, cutter, edit))
             posts.claim(edit)
             assert posts.on(wrong_clusters) == {}, (nth, cutter.seen)
             assert posts.originals() == {"x a", "x c"}, (nth, cutter.seen)
         gc.collect()
         if not cutter.is_cut:
             break
-    assert 5 < nth < MOST_WRITES - 1, cutter.seen
+    assert 5 < nth < MAX_WRITES - 1, cutter.seen
 
 
-async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
+async def interrupt(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
     """Store an edit in a process that loses its connection to MongoDB."""
-    way = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
+    proxy_uri = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
     with suppress(PyMongoError):
-        async with index(way, redis) as one:
+        async with index(proxy_uri, redis) as one:
             cutter.arm()
             await stored(*one, [edit])
 
@@ -280,27 +280,27 @@ def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("words", [STRAY, edited(STRAY, 2, seed=9)])
-def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
+def test_concurrent_visit_of_former_copy_wins(
     mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None, words: str
 ) -> None:
     _, uri = stored
     posts = Posts(uri, backend)
     for key, text_of, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
-        posts.claim(numbered(candidate(key, text_of, NOW + hours * HOUR), 1000))
-    visited = numbered(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
+        posts.claim(fenced(candidate(key, text_of, NOW + hours * HOUR), 1000))
+    visited = fenced(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
     with (
         Holder(mongo.socket, 1, is_update) as of_visit,
         Holder(mongo.socket, 1, is_insertion) as of_edit,
     ):
-        edit = numbered(candidate("x a", NEXT, edit=True), 2000)
-        found = asyncio.run(crossed(uri, backend, (of_visit, visited), (of_edit, edit)))
+        edit = fenced(candidate("x a", NEXT, edit=True), 2000)
+        found = asyncio.run(interleave(uri, backend, (of_visit, visited), (of_edit, edit)))
     assert found == {}
     assert posts.originals() == {"x a", "x c"}
     row = posts.signature("x c")
     assert (row["fence"], row["sketch"]) == (3000, visited.sketch.encode())
 
 
-async def crossed(
+async def interleave(
     uri: str, redis: str | None, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
 ) -> dict[str, list[str]]:
     """Pause one process at a write, then another one; resume the first process first.
@@ -310,8 +310,8 @@ async def crossed(
     async with AsyncExitStack() as stack:
         storing = []
         for holder, post in (first, second):
-            way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
-            one = await stack.enter_async_context(index(way, redis))
+            proxy_uri = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
+            one = await stack.enter_async_context(index(proxy_uri, redis))
             holder.arm()
             storing.append(asyncio.ensure_future(stored(*one, [post])))
             await asyncio.to_thread(holder.held.wait, 30)
@@ -322,18 +322,18 @@ async def crossed(
         return await wrong_clusters(*one)
 
 
-def test_bands_of_a_refused_post_go_to_a_post_of_its_batch(
+def test_bands_of_rejected_post_go_to_post_of_same_batch(
     stored: tuple[Db, str], backend: str | None
 ) -> None:
     posts, refused = Posts(stored[1], backend), candidate("a", OLD)
     text_of_b = edited(OLD, 34, seed=1)
     other = candidate("b", text_of_b)
     copy = candidate("c", edited(text_of_b, 14, seed=24), NOW + HOUR)
-    # The copy is found only by bands that the refused post, which comes first, has too.
+    # Only bands that the rejected post, which comes first, also has lead to the copy.
     assert copy.bands & other.bands
     assert copy.bands & other.bands <= refused.bands
     assert refused.sketch.similarity(other.sketch) < SCHEME.threshold
     # A newer visit has stored another text.
-    posts.claim(numbered(candidate("a", OTHER), 2))
-    assert posts.claim(numbered(refused, 1), other)["b"].is_original
+    posts.claim(fenced(candidate("a", OTHER), 2))
+    assert posts.claim(fenced(refused, 1), other)["b"].is_original
     assert posts.claim(copy)["c"].duplicate_of == "b"

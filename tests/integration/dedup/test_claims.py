@@ -62,7 +62,7 @@ def test_a_copy_of_a_copy_is_found_by_the_copys_own_bands(posts: Posts) -> None:
     assert verdict.similarity < posts.claim(candidate("d", first))["d"].similarity
 
 
-def test_the_same_claim_twice_changes_nothing(posts: Posts) -> None:
+def test_repeated_claim_changes_nothing(posts: Posts) -> None:
     pair = [candidate("a", LONG), candidate("b", edited(LONG, 3))]
     before = posts.claim(*pair)
     again = posts.claim(*pair)
@@ -71,7 +71,7 @@ def test_the_same_claim_twice_changes_nothing(posts: Posts) -> None:
     assert posts.originals() == {"a"}
 
 
-def test_an_earlier_post_that_comes_late_becomes_the_original(posts: Posts) -> None:
+def test_late_post_with_earlier_date_becomes_original(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
     posts.claim(candidate("first", edited(LONG, 1), NOW - HOUR))
     assert posts.originals() == {"first"}
@@ -84,7 +84,7 @@ def test_an_earlier_post_that_comes_late_becomes_the_original(posts: Posts) -> N
     assert "unsettled" not in cluster
 
 
-def test_an_original_that_is_deleted_is_followed_by_the_next(posts: Posts) -> None:
+def test_next_post_replaces_deleted_original(posts: Posts) -> None:
     posts.claim(
         candidate("a", LONG),
         candidate("c", edited(LONG, 2, seed=2), NOW + 2 * HOUR),
@@ -98,41 +98,41 @@ def test_an_original_that_is_deleted_is_followed_by_the_next(posts: Posts) -> No
     assert posts.claim(candidate("d", LONG, NOW + 3 * HOUR))["d"].duplicate_of == "b"
 
 
-def test_a_late_original_has_the_bands_when_the_first_post_goes(posts: Posts) -> None:
+def test_late_original_keeps_bands_after_first_post_is_deleted(posts: Posts) -> None:
     posts.claim(candidate("a", LONG))
     posts.claim(candidate("late", LONG, NOW - HOUR))
     posts.remove("a")
     assert posts.claim(candidate("b", LONG))["b"].duplicate_of == "late"
 
 
-def test_a_cluster_ends_with_its_last_post(posts: Posts) -> None:
+def test_cluster_is_deleted_with_its_last_post(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
     posts.remove("a", "b")
     assert posts.clusters() == []
     assert posts.claim(candidate("c", LONG))["c"].is_original
 
 
-def test_a_post_that_comes_back_after_its_deletion_is_a_copy(posts: Posts) -> None:
+def test_post_stored_again_after_deletion_is_a_copy(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
     posts.remove("a")
     assert posts.claim(candidate("a", LONG, NOW + 2 * HOUR))["a"].duplicate_of == "b"
 
 
-def test_an_edit_that_leaves_a_copy_alike_changes_nothing(posts: Posts) -> None:
+def test_small_edit_of_copy_changes_nothing(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
     found = posts.claim(candidate("b", edited(LONG, 3), edit=True))["b"]
     assert found.duplicate_of == "a"
     assert posts.originals() == {"a"}
 
 
-def test_a_copy_that_is_rewritten_becomes_an_original(posts: Posts) -> None:
+def test_rewritten_copy_becomes_original(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
     assert posts.claim(candidate("b", text(7), edit=True))["b"].is_original
     assert posts.originals() == {"a", "b"}
     assert "cluster" not in posts.post("b")
 
 
-def test_an_original_that_is_rewritten_leaves_its_copies_to_the_next(posts: Posts) -> None:
+def test_rewritten_original_leaves_copies_to_next_post(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
     assert posts.claim(candidate("a", text(7), edit=True))["a"].is_original
     assert posts.originals() == {"a", "b"}
@@ -140,14 +140,14 @@ def test_an_original_that_is_rewritten_leaves_its_copies_to_the_next(posts: Post
     assert posts.claim(candidate("d", LONG, NOW + 2 * HOUR))["d"].duplicate_of == "b"
 
 
-def test_a_post_that_is_rewritten_into_a_copy_is_one(posts: Posts) -> None:
+def test_original_rewritten_into_copy_becomes_copy(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", text(7)))
     found = posts.claim(candidate("b", edited(LONG, 1), edit=True))["b"]
     assert found.duplicate_of == "a"
     assert posts.originals() == {"a"}
 
 
-def test_copies_that_an_edited_original_resembles_no_more_are_let_go(posts: Posts) -> None:
+def test_edited_original_releases_dissimilar_copies(posts: Posts) -> None:
     far = edited(LONG, 12, seed=3)
     posts.claim(
         candidate("a", LONG),
@@ -177,7 +177,7 @@ async def _holders(db: Database, registry: Registry) -> int:
     return await registry.signatures.count_documents({"bands": {"$exists": True}})
 
 
-def test_a_post_of_ten_characters_and_one_of_a_million(posts: Posts) -> None:
+def test_very_short_and_very_long_posts_are_compared(posts: Posts) -> None:
     long = text(5, words=170_000)
     assert len(long) > 1_000_000
     found = posts.claim(
@@ -191,14 +191,14 @@ def test_a_post_of_ten_characters_and_one_of_a_million(posts: Posts) -> None:
     assert found["huge too"].duplicate_of == "huge"
 
 
-def test_texts_shorter_than_a_shingle_are_the_same_or_not(posts: Posts) -> None:
+def test_texts_shorter_than_shingle_match_only_if_equal(posts: Posts) -> None:
     found = posts.claim(
         candidate("a", "ok"), candidate("b", "OK", NOW + HOUR), candidate("c", "no", NOW + HOUR)
     )
     assert (found["b"].duplicate_of, found["c"].duplicate_of) == ("a", None)
 
 
-def test_three_languages_in_one_post(posts: Posts) -> None:
+def test_multilingual_posts_are_compared(posts: Posts) -> None:
     mixed = (
         "The museum opens again on Monday after two years of work. "
         "博物馆经过两年的整修之后将于星期一重新开放，欢迎各位市民前来参观。"
@@ -214,7 +214,7 @@ def test_three_languages_in_one_post(posts: Posts) -> None:
     assert found["d"].is_original
 
 
-def test_sources_of_one_item_are_no_copies_of_each_other(posts: Posts) -> None:
+def test_sources_of_one_item_are_not_copies(posts: Posts) -> None:
     verdicts = posts.claim(
         candidate("page", LONG, item=7), candidate("feed", edited(LONG, 2), NOW - HOUR, item=7)
     )
@@ -234,7 +234,7 @@ def test_sources_of_one_item_are_no_copies_of_each_other(posts: Posts) -> None:
     assert posts.post("copy")["duplicate_of"] == "page"
 
 
-def test_a_source_that_is_of_another_item_now_is_compared_again(posts: Posts) -> None:
+def test_source_moved_to_another_item_is_compared_again(posts: Posts) -> None:
     posts.claim(candidate("page", LONG, item=7), candidate("feed", LONG, NOW + HOUR, item=7))
     posts.claim(candidate("feed", LONG, NOW + HOUR, item=8, edit=True))
     assert posts.originals() == {"page"}
@@ -245,7 +245,7 @@ def test_a_source_that_is_of_another_item_now_is_compared_again(posts: Posts) ->
     assert posts.post("feed")["duplicate_of"] == "page"
 
 
-def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
+def test_concurrent_workers_give_each_item_one_verdict(posts: Posts) -> None:
     """Concurrent workers get the same result as one worker for pages, feed posts and copies."""
     groups = 40
     made = [
@@ -258,7 +258,7 @@ def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
         for n in range(groups)
     ]
 
-    async def at_once() -> None:
+    async def run_workers() -> None:
         order = [post for group in made for post in group]
         Random(1).shuffle(order)
         parts = [order[start::4] for start in range(4)]
@@ -269,7 +269,7 @@ def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
             for start in range(0, len(share), 7):
                 await stored(db, registry, share[start : start + 7])
 
-    asyncio.run(at_once())
+    asyncio.run(run_workers())
     assert posts.originals() == {f"{kind} {n}" for n in range(groups) for kind in ("page", "feed")}
     all_of = posts.all()
     for n in range(groups):

@@ -93,12 +93,12 @@ def meta(db: Db) -> Row:
     return db.meta.find_one(META) or {}
 
 
-def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
+def test_moving_claims_both_ways_keeps_verdicts(world: World, redis: str) -> None:
     expected = world.posts()
     found = {name: of for name, of in expected.items() if of is not None}
     assert {"shop heir", "shop alone", "apart apart"} <= expected.keys() - found.keys()
     assert found.keys() >= {"shop b"} or found.keys() >= {"shop a"}
-    for turn in range(2):
+    for round_number in range(2):
         # In the second round, the claims of the first round are still in Redis.
         for env in ({"REDIS_URL": redis}, {}):
             if not env:
@@ -107,10 +107,10 @@ def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
                 ).err  # fmt: skip
                 world.rebuild()
                 assert world.posts() == expected
-            name = f"{'to' if env else 'back'}{turn}"
+            name = f"{'to' if env else 'back'}{round_number}"
             # Copies of a post without copies, of an original with copies, and of a deleted post.
             for kind, words in (("alone", ALONE), ("a", A), ("left", LEFT)):
-                world.add(f"{kind}{name}", edited(words, 2, turn + len(name)), **env)
+                world.add(f"{kind}{name}", edited(words, 2, round_number + len(name)), **env)
             now = world.posts()
             assert {key: now[key] for key in expected} == expected
             firsts = {
@@ -137,12 +137,12 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def test_claims_stay_in_mongodb_where_redis_does_not_answer(world: World) -> None:
+def test_claims_stay_in_mongodb_if_redis_is_unreachable(world: World) -> None:
     before, signatures = meta(world.db), list(world.db.signatures.find())
-    away = f"redis://127.0.0.1:{free_port()}/0"
-    failed = world.freshet.crawl(world.wrapper, hours=20, code=1, REDIS_URL=away)
+    unreachable = f"redis://127.0.0.1:{free_port()}/0"
+    failed = world.freshet.crawl(world.wrapper, hours=20, code=1, REDIS_URL=unreachable)
     assert "Redis at 127.0.0.1" in failed.err
-    assert run(world.freshet, "duplicates", "rebuild", REDIS_URL=away).code == 1
+    assert run(world.freshet, "duplicates", "rebuild", REDIS_URL=unreachable).code == 1
     assert meta(world.db) == before
     assert list(world.db.signatures.find()) == signatures
     world.add("again", edited(ALONE, 2))
@@ -150,9 +150,7 @@ def test_claims_stay_in_mongodb_where_redis_does_not_answer(world: World) -> Non
 
 
 @pytest.mark.parametrize("steps", ["named", "filling", "filled", "noted"])
-def test_a_move_that_was_cut_off_is_repeated_or_undone(
-    world: World, redis: str, steps: str
-) -> None:
+def test_interrupted_move_is_repeated_or_undone(world: World, redis: str, steps: str) -> None:
     """Interrupt the move in each of its states."""
     uri = world.freshet.env["MONGO_URI"]
     config = Config.load(mongo_uri=uri, redis_url=redis)
@@ -163,8 +161,8 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
         from crawler.storage.redis import open_redis
 
         async with opened(config) as db:
-            asked: Any = index.wanted_meta(config)
-            noted = await index._agree(db, asked)
+            wanted: Any = index.wanted_meta(config)
+            noted = await index._agree(db, wanted)
             if steps == "named":
                 return
             client = await open_redis(redis)
@@ -175,7 +173,7 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
             else:
                 await index.refill(registry, bands, noted["index"])
             if steps == "noted":
-                await index._record_move(db, asked, noted["index"])
+                await index._record_move(db, wanted, noted["index"])
             await client.aclose()
 
     expected = world.posts()

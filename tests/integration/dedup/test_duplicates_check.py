@@ -59,7 +59,7 @@ def duplicates(out: str) -> dict[Any, Any]:
     return {row["id"]: row["duplicate_of"] for row in read(out)}
 
 
-def nothing_is_left(db: Db) -> bool:
+def has_no_leftovers(db: Db) -> bool:
     runs = db.meta.count_documents({"_id": {"$regex": "^check-run"}})
     return not runs and not [name for name in db.list_collection_names() if "check_-run" in name]
 
@@ -76,7 +76,7 @@ GROUPS = [
 ]
 
 
-def test_three_groups_of_a_file(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+def test_check_groups_lines_of_file(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     done = check(freshet, written(tmp_path, *GROUPS))
     assert (done.code, done.err) == (0, "")
     assert duplicates(done.out) == {
@@ -86,7 +86,7 @@ def test_three_groups_of_a_file(freshet: Freshet, database: Db, tmp_path: Path) 
     first, *_, last = read(done.out)
     assert first == {"id": "m1", "duplicate_of": None, "similarity": None}
     assert last == {"id": "s2", "duplicate_of": "s1", "similarity": 1}
-    assert nothing_is_left(database)
+    assert has_no_leftovers(database)
     assert database.posts.count_documents({}) == database.signatures.count_documents({}) == 0
 
 
@@ -94,7 +94,7 @@ def test_three_groups_of_a_file(freshet: Freshet, database: Db, tmp_path: Path) 
     ("name", "pack"),
     [("x.jsonl.gz", gzip.compress), ("x.xz", lzma.compress), ("noname", bz2.compress)],
 )
-def test_a_packed_file(
+def test_check_reads_compressed_file(
     freshet: Freshet, tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
 ) -> None:
     plain = written(tmp_path, *GROUPS).read_bytes()
@@ -109,7 +109,7 @@ def test_a_packed_file(
     )  # fmt: skip
 
 
-def test_standard_input_and_an_output_file(
+def test_check_reads_stdin_and_writes_output_file(
     freshet: Freshet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = written(tmp_path, *GROUPS).read_bytes()
@@ -122,7 +122,7 @@ def test_standard_input_and_an_output_file(
     assert duplicates(out.read_text())["m3"] == "m1"
 
 
-def test_a_kept_index_knows_what_came_before(
+def test_kept_index_includes_texts_of_previous_runs(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
     first = check(freshet, written(tmp_path, *GROUPS[:3]), "--keep", "archive")
@@ -144,7 +144,7 @@ def test_a_kept_index_knows_what_came_before(
     assert database.signatures.count_documents({}) == 0
 
 
-def test_a_kept_index_is_removed_when_that_is_meant(freshet: Freshet, tmp_path: Path) -> None:
+def test_deleting_kept_index_requires_confirmation(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
     check(freshet, path, "--keep", "archive")
     asked = run(freshet, "duplicates", "kept", "--forget", "archive")
@@ -159,7 +159,7 @@ def test_a_kept_index_is_removed_when_that_is_meant(freshet: Freshet, tmp_path: 
     assert duplicates(check(freshet, path, "--keep", "archive").out)["m1"] is None
 
 
-def test_sketches_of_two_kinds_are_not_mixed(freshet: Freshet, tmp_path: Path) -> None:
+def test_kept_index_rejects_another_scheme(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
     check(freshet, path, "--keep", "archive", "--scheme", "words")
     refused = check(freshet, path, "--keep", "archive")
@@ -172,7 +172,7 @@ def test_sketches_of_two_kinds_are_not_mixed(freshet: Freshet, tmp_path: Path) -
     assert by_settings.code == 0
 
 
-def test_a_kept_index_is_of_one_run_at_a_time(freshet: Freshet, tmp_path: Path) -> None:
+def test_kept_index_is_used_by_one_run_at_a_time(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
     check(freshet, path, "--keep", "archive")
     with holding(freshet.env["MONGO_URI"], "duplicates check archive", elsewhere=True):
@@ -184,7 +184,7 @@ def test_a_kept_index_is_of_one_run_at_a_time(freshet: Freshet, tmp_path: Path) 
             assert "archive is in use on far (process 7) since " in refused.complaint
 
 
-def test_an_earlier_text_that_comes_late_is_the_original(freshet: Freshet, tmp_path: Path) -> None:
+def test_late_text_with_earlier_date_is_original(freshet: Freshet, tmp_path: Path) -> None:
     check(freshet, written(tmp_path, line(1, MUSEUM, "2026-03-02")), "--keep", "a")
     late = [line(2, edited(MUSEUM, 2), "2026-03-01T23:59:59+00:00"), line(3, MUSEUM, 1772500000)]
     one, other = read(check(freshet, written(tmp_path, *late), "--keep", "a").out)
@@ -196,9 +196,7 @@ def test_an_earlier_text_that_comes_late_is_the_original(freshet: Freshet, tmp_p
     assert first["duplicate_of"] == 2
 
 
-def test_lines_that_say_no_time_are_in_order_over_batches_and_runs(
-    freshet: Freshet, tmp_path: Path
-) -> None:
+def test_undated_lines_keep_their_order_across_runs(freshet: Freshet, tmp_path: Path) -> None:
     same = [line(number, MUSEUM) for number in range(MANY)]
     done = read(check(freshet, written(tmp_path, *same), "--keep", "a").out)
     assert [row["id"] for row in done] == list(range(MANY))
@@ -211,9 +209,7 @@ def test_lines_that_say_no_time_are_in_order_over_batches_and_runs(
     assert old["replaces"] == 0
 
 
-def test_an_id_that_comes_again_with_another_text_is_an_edit(
-    freshet: Freshet, tmp_path: Path
-) -> None:
+def test_repeated_id_with_another_text_is_an_edit(freshet: Freshet, tmp_path: Path) -> None:
     rows = [
         line("a", MUSEUM), line("b", edited(MUSEUM, 2)), line("b", MARKET), line("c", MARKET),
         line("a", ""), line("d", MUSEUM), line("a", MUSEUM),
@@ -222,7 +218,7 @@ def test_an_id_that_comes_again_with_another_text_is_an_edit(
     assert found == [None, "a", None, "b", None, None, "d"], "read in three batches"
 
 
-def test_ids_are_numbers_and_texts_and_what_is_empty_is_like_nothing(
+def test_ids_keep_their_type_and_empty_texts_match_nothing(
     freshet: Freshet, tmp_path: Path
 ) -> None:
     rows = (
@@ -234,7 +230,7 @@ def test_ids_are_numbers_and_texts_and_what_is_empty_is_like_nothing(
     assert [row["duplicate_of"] for row in read(out)] == [None, 1.5, None, None, None, 4, None]
 
 
-def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> None:
+def test_invalid_lines_do_not_affect_other_lines(freshet: Freshet, tmp_path: Path) -> None:
     bad = ["nope", '{"text": "x"}', '{"id": 1, "text": 1}'] + ["{"] * 20
     path = written(tmp_path, GROUPS[0], *bad, "", GROUPS[3])
     done = check(freshet, path)
@@ -250,7 +246,7 @@ def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> Non
     assert in_json(freshet, "duplicates")["posts"] == 0
 
 
-def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) -> None:
+def test_options_set_scheme_and_threshold(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, line("a", MUSEUM), line("b", edited(MUSEUM, 1)))
     found = {
         (scheme, threshold): duplicates(
@@ -282,7 +278,7 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
         ),
     ],
 )
-def test_files_that_are_no_text(
+def test_unsupported_file_formats_are_reported(
     freshet: Freshet, tmp_path: Path, data: bytes, message: str
 ) -> None:
     path = tmp_path / "x"
@@ -291,7 +287,7 @@ def test_files_that_are_no_text(
     assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {message}")
 
 
-def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) -> None:
+def test_unreadable_and_unwritable_files_are_reported(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
     for words, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: No such file or directory"),
@@ -308,7 +304,7 @@ def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) 
     assert len(path.read_text().splitlines()) == len(GROUPS)
 
 
-def test_an_empty_file_has_no_lines(freshet: Freshet, tmp_path: Path) -> None:
+def test_empty_file_prints_nothing(freshet: Freshet, tmp_path: Path) -> None:
     for data in (b"", b"\n", b"\xef\xbb\xbf"):
         (tmp_path / "x").write_bytes(data)
         done = check(freshet, tmp_path / "x")
@@ -344,7 +340,7 @@ def answers(process: Any, count: int) -> list[Row]:
     return read("".join(rows))
 
 
-def test_whoever_writes_slowly_is_answered_at_once(freshet: Freshet, tmp_path: Path) -> None:
+def test_slow_input_is_answered_immediately(freshet: Freshet, tmp_path: Path) -> None:
     with piped(freshet, tmp_path) as (process, pipe):
         put(pipe, GROUPS[0])
         assert answers(process, 1)[0]["duplicate_of"] is None
@@ -355,21 +351,21 @@ def test_whoever_writes_slowly_is_answered_at_once(freshet: Freshet, tmp_path: P
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_nothing(
+def test_ctrl_c_deletes_temporary_index(
     freshet: Freshet, database: Db, tmp_path: Path, end: signal.Signals
 ) -> None:
     with piped(freshet, tmp_path) as (process, pipe):
         put(pipe, *GROUPS[:2])
         answers(process, 2)
-        assert not nothing_is_left(database)
+        assert not has_no_leftovers(database)
         process.send_signal(end)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out) == (130, "")
     assert err == ("scrapy duplicates: interrupted after 2 texts; nothing was kept\n")
-    assert nothing_is_left(database)
+    assert has_no_leftovers(database)
 
 
-def test_ctrl_c_keeps_what_is_to_be_kept(freshet: Freshet, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_named_index(freshet: Freshet, tmp_path: Path) -> None:
     with piped(freshet, tmp_path, "--keep", "archive") as (process, pipe):
         put(pipe, GROUPS[0])
         answers(process, 1)
@@ -380,7 +376,7 @@ def test_ctrl_c_keeps_what_is_to_be_kept(freshet: Freshet, tmp_path: Path) -> No
     assert duplicates(done.out) == {"m2": "m1"}
 
 
-def test_the_next_run_removes_what_a_killed_one_has_left(
+def test_next_run_removes_index_of_killed_run(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
     with piped(freshet, tmp_path) as (process, pipe):
@@ -388,18 +384,18 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
         answers(process, 1)
         during = written(tmp_path, *GROUPS)
         check(freshet, during)
-        assert not nothing_is_left(database), "a run in progress keeps its index"
+        assert not has_no_leftovers(database), "a run in progress keeps its index"
         put(pipe, GROUPS[3])
         assert answers(process, 1)[0]["duplicate_of"] == "m1"
         process.kill()
         process.communicate()
-    assert not nothing_is_left(database)
+    assert not has_no_leftovers(database)
     check(freshet, during)
-    assert nothing_is_left(database)
+    assert has_no_leftovers(database)
 
 
 @pytest.mark.soak
-def test_memory_does_not_grow_with_the_lines(freshet: Freshet, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_number_of_lines(freshet: Freshet, tmp_path: Path) -> None:
     """Memory after five batches is at most 30 MB above memory after two; caches may grow."""
     rows = [line(number, text(number, words=60)) for number in range(MANY)]
 

@@ -54,7 +54,7 @@ def clusters(shop: Shop) -> Shop:
     return shop
 
 
-def test_clusters_are_listed_the_largest_first(freshet: Freshet, clusters: Shop) -> None:
+def test_largest_clusters_are_listed_first(freshet: Freshet, clusters: Shop) -> None:
     found = in_json(freshet, "duplicates")
     assert {name: found[name] for name in ("posts", "clusters", "copies", "rebuilding")} == {
         "posts": 8, "clusters": 2, "copies": 4, "rebuilding": False,
@@ -68,7 +68,7 @@ def test_clusters_are_listed_the_largest_first(freshet: Freshet, clusters: Shop)
     }  # fmt: skip
 
 
-def test_the_list_for_people(freshet: Freshet, clusters: Shop) -> None:
+def test_list_as_text(freshet: Freshet, clusters: Shop) -> None:
     first, other = in_json(freshet, "duplicates", "list")["shown"]
     assert duplicates(freshet).out.splitlines() == [
         "First",
@@ -90,7 +90,7 @@ def test_the_list_for_people(freshet: Freshet, clusters: Shop) -> None:
     assert len(in_json(freshet, "duplicates", "--limit", "1")["shown"]) == 1
 
 
-def test_clusters_of_a_spider(freshet: Freshet, clusters: Shop) -> None:
+def test_clusters_are_filtered_by_spider(freshet: Freshet, clusters: Shop) -> None:
     found = in_json(freshet, "duplicates", "--spider", "blog")
     assert (found["posts"], found["clusters"], found["copies"]) == (2, 1, 3)
     assert found["shown"][0]["original"]["title"] == "First"
@@ -105,7 +105,7 @@ def test_an_empty_database_has_no_clusters(freshet: Freshet, database: Db) -> No
     assert (done.code, done.out) == (0, "0 posts compared: 0 clusters with 0 copies\n")
 
 
-def test_a_cluster_with_its_copies_and_its_history(freshet: Freshet, clusters: Shop) -> None:
+def test_cluster_is_shown_with_copies_and_history(freshet: Freshet, clusters: Shop) -> None:
     clusters.put(("early", edited(LONG, 1), NOW - 5 * DAY))
     (row,) = in_json(freshet, "duplicates", "--limit", "1")["shown"]
     found = in_json(freshet, "duplicates", "--cluster", row["cluster"])
@@ -132,7 +132,7 @@ def test_a_cluster_with_its_copies_and_its_history(freshet: Freshet, clusters: S
 
 
 @pytest.mark.parametrize("given", ["nope", "69a5b1f0c2d4e8f1a2b3c4d5"])
-def test_a_cluster_that_is_not_there(freshet: Freshet, database: Db, given: str) -> None:
+def test_unknown_cluster_is_an_error(freshet: Freshet, database: Db, given: str) -> None:
     done = duplicates(freshet, "--cluster", given)
     assert (done.code, done.complaint) == (
         1, f"scrapy duplicates: cluster not found: {given!r}. scrapy duplicates lists the clusters"
@@ -146,7 +146,7 @@ def test_a_cluster_without_copies_is_not_shown(freshet: Freshet, clusters: Shop)
     assert clusters.db.clusters.count_documents({}) == 2
 
 
-def test_what_posts_say_does_not_reach_the_terminal(freshet: Freshet, clusters: Shop) -> None:
+def test_control_sequences_in_posts_are_not_printed(freshet: Freshet, clusters: Shop) -> None:
     nasty = "\x1b]0;title\x07\x1b[31mRed\u202e\r\n"
     clusters.db.posts.update_many({}, {"$set": {"title": nasty, "text": nasty * 9, "url": nasty}})
     cluster = in_json(freshet, "duplicates")["shown"][0]["cluster"]
@@ -187,7 +187,7 @@ def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
     assert [row["mark"] for row in found["diff"]] == ["<", ">", *"|" * (len(found["diff"]) - 2)]
 
 
-def test_an_explanation_for_people(freshet: Freshet, shop: Shop) -> None:
+def test_explanation_as_text(freshet: Freshet, shop: Shop) -> None:
     left = "It rains. Nobody goes out today, and nothing else is known of it. 天气很好。"
     shop.put(("one", left, NOW), ("two", left.replace("Nobody goes", "Few go"), NOW + HOUR))
     run(freshet, "duplicates", "rebuild")
@@ -218,7 +218,7 @@ def test_an_explanation_for_people(freshet: Freshet, shop: Shop) -> None:
     ]
 
 
-def test_posts_are_found_by_id_by_alias_and_by_page(freshet: Freshet, clusters: Shop) -> None:
+def test_posts_are_found_by_id_alias_and_page(freshet: Freshet, clusters: Shop) -> None:
     alias = {
         "_id": "shop https://shop.example/first", "spider": "shop", "kind": "item",
         "url": "https://shop.example/first", "aliases": ["https://shop.example/old"],
@@ -238,7 +238,7 @@ def test_posts_are_found_by_id_by_alias_and_by_page(freshet: Freshet, clusters: 
     assert by_id["duplicates"]
 
 
-def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> None:
+def test_ambiguous_or_unknown_posts_are_errors(freshet: Freshet, clusters: Shop) -> None:
     url = "https://shop.example/first"
     clusters.db.posts.update_one({"title": "Third"}, {"$set": {"url": url}})
     several = duplicates(freshet, "explain", url, "https://shop.example/second")
@@ -261,9 +261,7 @@ def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> No
     )  # fmt: skip
 
 
-def test_a_post_that_has_changed_since_and_one_that_was_not_compared(
-    freshet: Freshet, shop: Shop
-) -> None:
+def test_explain_detects_changed_and_uncompared_posts(freshet: Freshet, shop: Shop) -> None:
     shop.put(("one", LONG, NOW), ("two", OTHER, NOW), ("three", text(3), NOW))
     run(freshet, "duplicates", "rebuild")
     assert explained(freshet, "one", "two")["verdict"].startswith("not duplicates: similarity 0.0")
@@ -277,7 +275,7 @@ def test_a_post_that_has_changed_since_and_one_that_was_not_compared(
     assert explained(freshet, "one", "two")["verdict"].endswith("B has no text to compare")
 
 
-def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> None:
+def test_site_definition_chooses_compared_fields(freshet: Freshet, shop: Shop) -> None:
     shop.put(("one", LONG, NOW), ("two", OTHER, NOW))
     fields = {"plot": text(9), "price": 3}
     shop.db.posts.update_many({}, {"$set": {"compare": ["plot"], "fields": fields}})
@@ -302,13 +300,13 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
         (("rebuild", "now"), "unrecognized arguments: now"),
     ],
 )
-def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], message: str) -> None:
+def test_wrong_usage_is_reported(freshet: Freshet, words: tuple[str, ...], message: str) -> None:
     done = duplicates(freshet, *words)
     assert done.code == 2
     assert message in done.out + done.err
 
 
-def test_help_tells_all_actions(freshet: Freshet) -> None:
+def test_help_lists_all_actions(freshet: Freshet) -> None:
     shown = duplicates(freshet, "--help").out
     assert "scrapy duplicates [options] [list|explain|check|kept|rebuild] [ARG…]" in shown
     assert "scrapy duplicates [list] [--cluster ID] [--spider NAME] [--limit N]" in shown

@@ -15,12 +15,12 @@ DUPLICATES = "characters"
 
 pytestmark = pytest.mark.mongo
 FIRST, OTHER = text(1), text(2)
-FRAME = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved</footer>"
+BOILERPLATE = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved</footer>"
 
 
 def article(pages: Pages, name: str, words: str) -> None:
     """Write an item page with a title and a main text inside the site's boilerplate."""
-    body = FRAME.format(f"<article><h1>{name}</h1><p>{words}</p></article>")
+    body = BOILERPLATE.format(f"<article><h1>{name}</h1><p>{words}</p></article>")
     pages.file(f"item-{name}.html", f"<html><body>{body}</body></html>")
 
 
@@ -45,7 +45,7 @@ def flags(db: Db) -> dict[str, str | None]:
     return found
 
 
-def test_a_copy_is_stored_with_its_flags_and_exported_with_them(
+def test_copy_is_stored_and_exported_with_its_flags(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     article(pages, "a", FIRST)
@@ -81,7 +81,7 @@ def test_an_edited_copy_is_compared_again(freshet: Freshet, database: Db, pages:
     assert list(flags(database).values()).count(None) == 1
 
 
-def test_forgetting_an_original_elects_its_copy(
+def test_forgetting_original_promotes_its_copy(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     article(pages, "a", FIRST)
@@ -95,7 +95,7 @@ def test_forgetting_an_original_elects_its_copy(
     assert flags(database) == {"b": None}
 
 
-def test_different_posts_in_one_frame_are_no_duplicates(
+def test_posts_that_share_only_boilerplate_are_not_duplicates(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     for number in range(12):
@@ -123,7 +123,7 @@ def test_posts_of_feeds_are_compared_by_date_and_across_spiders(
     assert flags(db) == {"late": None, "page": "late"}
 
 
-def test_headlines_without_text_are_told_apart_by_their_titles(
+def test_posts_without_text_are_compared_by_title(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -134,7 +134,7 @@ def test_headlines_without_text_are_told_apart_by_their_titles(
     assert flags(db) == dict.fromkeys(titles)
 
 
-def test_records_of_few_words_are_duplicates_where_they_are_the_same(
+def test_short_records_are_duplicates_only_if_equal(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     names = {"a": "It", "b": "Us", "c": "It"}
@@ -185,9 +185,7 @@ def test_html_fields_are_compared_and_searched_by_their_text(
     assert database.posts.count_documents({"original": True}) == 2
 
 
-def test_a_wrapper_says_what_is_compared_or_that_nothing_is(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_site_definition_sets_compared_fields(freshet: Freshet, database: Db, pages: Pages) -> None:
     for name in ("a", "b"):
         pages.file(f"item-{name}.html", f"<h1>{name}</h1><p>{FIRST}</p><i>{text(ord(name))}</i>")
     fields = {"title": "h1", "body": "p", "note": "i"}
@@ -202,7 +200,7 @@ def test_a_wrapper_says_what_is_compared_or_that_nothing_is(
     assert database.posts.count_documents({"spider": "y", "original": True}) == 2
 
 
-def test_another_scheme_than_the_stored_one_is_refused(
+def test_crawl_rejects_scheme_other_than_stored_one(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     article(pages, "a", FIRST)
@@ -218,7 +216,7 @@ def test_another_scheme_than_the_stored_one_is_refused(
     assert freshet(*words, hours=7, FRESHET_DUPLICATES="off").code == 0
 
 
-def test_claims_in_redis_are_taken_from_mongodb_where_redis_lost_them(
+def test_lost_redis_claims_are_restored_from_mongodb(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     article(pages, "a", FIRST)
@@ -226,14 +224,14 @@ def test_claims_in_redis_are_taken_from_mongodb_where_redis_lost_them(
     freshet.crawl(wrapper, REDIS_URL=redis)
     assert "bands" not in database.signatures.find_one()
     database.client.admin.command("ping")
-    _lose(redis)
+    _delete_redis_keys(redis)
     article(pages, "b", edited(FIRST, 2))
     site(freshet, pages, "a", "b")
     freshet.crawl(wrapper, hours=7, REDIS_URL=redis)
     assert flags(database) == {"a": None, "b": "a"}
 
 
-def _lose(url: str) -> None:
+def _delete_redis_keys(url: str) -> None:
     import redis
 
     with redis.Redis.from_url(url) as client:

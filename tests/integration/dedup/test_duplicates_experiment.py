@@ -58,12 +58,12 @@ def on(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
     return asyncio.run(there())
 
 
-def drawn(count: int, seed: int) -> list[list[int]]:
+def random_features(count: int, seed: int) -> list[list[int]]:
     chance = random.Random(seed)
     return [[chance.randrange(VALUES) for _ in range(6)] for _ in range(count)]
 
 
-INDEXED, ASKED = drawn(POSTS, 1), drawn(QUERIES, 2)
+INDEXED, QUERY_FEATURES = random_features(POSTS, 1), random_features(QUERIES, 2)
 
 
 async def filled(layout: Layout) -> None:
@@ -80,7 +80,7 @@ def found(pool: DatabasePool) -> dict[str, list[Found]]:
         async with scratch(db, name) as collection:
             layout = LAYOUTS[name](collection, PAIRS)
             await filled(layout)
-            return [await layout.find(features) for features in ASKED]
+            return [await layout.find(features) for features in QUERY_FEATURES]
 
     with pool.empty() as (_, uri):
         return {
@@ -104,9 +104,9 @@ def with_pair(features: list[int], pair: tuple[int, int]) -> list[int]:
     ]
 
 
-def test_the_three_layouts_are_one_rule(found: dict[str, list[Found]]) -> None:
+def test_three_layouts_find_the_same_duplicates(found: dict[str, list[Found]]) -> None:
     hits = 0
-    for place, features in enumerate(ASKED):
+    for place, features in enumerate(QUERY_FEATURES):
         duplicates = agreeing(features)
         hits += bool(duplicates)
         for name in LAYOUTS:
@@ -118,7 +118,7 @@ def test_the_three_layouts_are_one_rule(found: dict[str, list[Found]]) -> None:
 
 
 def test_pairs_are_tried_until_the_first_hit(found: dict[str, list[Found]]) -> None:
-    for features, result in zip(ASKED, found["R15D2"], strict=True):
+    for features, result in zip(QUERY_FEATURES, found["R15D2"], strict=True):
         hits = [with_pair(features, pair) for pair in PAIRS]
         first = next((number for number, posts in enumerate(hits) if posts), None)
         if first is None:
@@ -127,15 +127,15 @@ def test_pairs_are_tried_until_the_first_hit(found: dict[str, list[Found]]) -> N
             assert result == Found([hits[first][0]], first + 1, 1)
 
 
-def test_features_are_tried_until_a_post_comes_back_twice(found: dict[str, list[Found]]) -> None:
-    for features, result in zip(ASKED, found["B6D1"], strict=True):
+def test_features_are_tried_until_a_post_matches_twice(found: dict[str, list[Found]]) -> None:
+    for features, result in zip(QUERY_FEATURES, found["B6D1"], strict=True):
         upto = next((upto for upto in range(1, 7) if agreeing(features, upto)), 6)
-        brought = sum(others[i] == features[i] for others in INDEXED for i in range(upto))
-        assert result == Found(sorted(agreeing(features, upto)), upto, brought)
+        num_examined = sum(others[i] == features[i] for others in INDEXED for i in range(upto))
+        assert result == Found(sorted(agreeing(features, upto)), upto, num_examined)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_probe_reads_no_more_keys_than_it_brings(stored: tuple[Db, str], name: str) -> None:
+def test_probe_reads_at_most_one_extra_key(stored: tuple[Db, str], name: str) -> None:
     async def explained(db: Database) -> list[Row]:
         async with scratch(db, name) as collection:
             layout = LAYOUTS[name](collection, PAIRS)
@@ -157,7 +157,7 @@ def test_a_probe_reads_no_more_keys_than_it_brings(stored: tuple[Db, str], name:
         assert 1 <= ran["nReturned"] <= ran["totalKeysExamined"] <= ran["nReturned"] + 1
 
 
-def test_freshets_look_up_is_verified(stored: tuple[Db, str]) -> None:
+def test_lookup_verifies_candidates(stored: tuple[Db, str]) -> None:
     """A post that shares bands but is not similar is examined, and not returned."""
     texts = [post(seed=1), post(seed=2), f"{post(seed=1)} and more"]
     key = RULES["characters"]
@@ -179,7 +179,7 @@ def test_freshets_look_up_is_verified(stored: tuple[Db, str]) -> None:
     assert all(one.probes >= 16 for one in (first, other, copy, partly))
 
 
-def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
+def test_scratch_collection_is_dropped_after_error(stored: tuple[Db, str]) -> None:
     database, uri = stored
 
     async def broken(db: Database) -> None:
@@ -195,7 +195,7 @@ def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
 
 # PyMongo does not close the socket of a connection whose handshake is cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_write_that_is_interrupted_does_not_bring_the_collection_back(
+def test_interrupted_write_does_not_recreate_collection(
     stored: tuple[Db, str],
 ) -> None:
     async def work(db: Database) -> None:
@@ -288,7 +288,7 @@ def test_the_experiment_from_end_to_end(bench: Bench, stored: tuple[Db, str], po
     assert stored[0].posts.count_documents({}) == 0
 
 
-def test_the_same_seed_is_the_same_experiment(bench: Bench) -> None:
+def test_same_seed_gives_same_results(bench: Bench) -> None:
     words = ("--documents", 200, "--queries", 50, "--method", "R15D2")
     one, same, other = (in_json(bench, *words, "--seed", seed) for seed in (3, 3, 4))
     assert one["synthetic"]
@@ -296,7 +296,7 @@ def test_the_same_seed_is_the_same_experiment(bench: Bench) -> None:
     assert one["methods"][0]["probes"] == same["methods"][0]["probes"]
 
 
-def test_the_tables(bench: Bench, posts: Path) -> None:
+def test_output_tables(bench: Bench, posts: Path) -> None:
     words = (posts, "--queries", 40, "--kinds", "all")
     done = bench(*words, "--edits", 2, "--method", "B6D1", "--method", "characters")
     assert (done.code, done.err) == (0, "")
@@ -307,13 +307,13 @@ def test_the_tables(bench: Bench, posts: Path) -> None:
     assert "100-299 2 " in lines
 
 
-def test_made_posts_are_said_to_be_made(bench: Bench) -> None:
+def test_output_labels_synthetic_posts(bench: Bench) -> None:
     done = bench("--documents", 30, "--method", "R1D3")
     assert "30 made posts (synthetic); 30 copies" in done.out
     assert done.complaint == "make bench: one copy of each post: 30, not 1,000"
 
 
-def test_fewer_posts_than_asked_for_and_bad_lines_are_said(bench: Bench, tmp_path: Path) -> None:
+def test_missing_posts_and_invalid_lines_are_reported(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "posts.jsonl"
     path.write_text("\n".join([json.dumps({"id": i, "text": post(i)}) for i in range(20)] + ["no"]))
     words = (path, "--queries", 5, "--method", "characters")
@@ -326,7 +326,7 @@ def test_fewer_posts_than_asked_for_and_bad_lines_are_said(bench: Bench, tmp_pat
     assert in_json(bench, *words, "--documents", 10)["documents"] == 10
 
 
-def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> None:
+def test_invalid_posts_file_prints_one_line(bench: Bench, tmp_path: Path) -> None:
     done = bench(tmp_path / "none.jsonl")
     assert done.code == 1
     assert done.complaint.endswith("none.jsonl: No such file or directory")
@@ -337,13 +337,13 @@ def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Signals) -> None:
+def test_interruption_leaves_no_collections(stored: tuple[Db, str], kind: signal.Signals) -> None:
     database, uri = stored
     words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--queries", "3000")
     # Runs for several seconds after it has stored its first documents.
     words += ("--method", "R1D3", "--method", "B6D1")
     process = subprocess.Popen(
-        # Shells start background jobs with SIGINT ignored, and so would this process be.
+        # Shells start background jobs with SIGINT ignored, and this process would inherit that.
         ["env", "--default-signal=INT", sys.executable, *words],
         cwd=ROOT, env=os.environ | {"MONGO_URI": uri}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -71,7 +71,7 @@ def groups(db: Db) -> dict[str, set[str]]:
 TEN = {f"{n}-0": {f"{n}-{c}" for c in (1, 2, 3)} for n in range(10)}
 
 
-def test_posts_of_before_are_compared(freshet: Freshet, posts: Db) -> None:
+def test_existing_posts_are_compared(freshet: Freshet, posts: Db) -> None:
     put(posts, [post("empty", "", **NO_TEXT), post("empty too", "", **NO_TEXT)])
     done = in_json(freshet, "duplicates", "rebuild")
     assert done.pop("seconds") > 0
@@ -87,7 +87,7 @@ def test_posts_of_before_are_compared(freshet: Freshet, posts: Db) -> None:
     }  # fmt: skip
 
 
-def test_in_words(freshet: Freshet, posts: Db) -> None:
+def test_output_as_text(freshet: Freshet, posts: Db) -> None:
     put(posts, [post("empty", "", **NO_TEXT)])
     done = rebuild(freshet)
     assert (done.code, done.err) == (0, "")
@@ -96,7 +96,7 @@ def test_in_words(freshet: Freshet, posts: Db) -> None:
     )
 
 
-def test_what_was_destroyed_is_made_again(freshet: Freshet, posts: Db) -> None:
+def test_rebuild_restores_lost_results(freshet: Freshet, posts: Db) -> None:
     rebuild(freshet)
     posts.posts.update_many({}, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
     some = posts.posts.find_one({"url": {"$regex": "3-0"}})
@@ -113,7 +113,7 @@ def test_what_was_destroyed_is_made_again(freshet: Freshet, posts: Db) -> None:
         assert posts.clusters.count_documents({}) == 10
 
 
-def test_dates_decide_which_is_the_original(freshet: Freshet, posts: Db) -> None:
+def test_dates_decide_the_original(freshet: Freshet, posts: Db) -> None:
     words = text(99)
     put(posts, [
         post("seen", words, first_seen=NOW - HOUR),
@@ -126,7 +126,7 @@ def test_dates_decide_which_is_the_original(freshet: Freshet, posts: Db) -> None
     assert groups(posts)["field"] == {"seen", "stated", "wrong", "page"}
 
 
-def test_fields_and_pages_are_compared_as_crawls_compare_them(freshet: Freshet, posts: Db) -> None:
+def test_fields_and_pages_are_compared_as_in_crawls(freshet: Freshet, posts: Db) -> None:
     plot = text(77)
     record = {"title": None, "text": None}
     put(posts, [
@@ -150,7 +150,7 @@ def test_fields_and_pages_are_compared_as_crawls_compare_them(freshet: Freshet, 
     }
 
 
-def test_a_post_that_is_deleted_meanwhile_is_in_no_cluster(posts: Db, freshet: Freshet) -> None:
+def test_post_deleted_during_rebuild_is_in_no_cluster(posts: Db, freshet: Freshet) -> None:
     gone, stays = post("gone", text(55)), post("stays", text(55), first_seen=NOW + HOUR)
     put(posts, [stays])
 
@@ -187,9 +187,7 @@ def refusal(freshet: Freshet, **more: Any) -> str:
     return asyncio.run(open_as_a_crawl(freshet, **more))
 
 
-def test_another_scheme_is_refused_until_all_is_compared_by_it(
-    freshet: Freshet, posts: Db, pages: Pages
-) -> None:
+def test_crawls_reject_new_scheme_until_rebuild(freshet: Freshet, posts: Db, pages: Pages) -> None:
     rebuild(freshet)
     assert refusal(freshet) == ""
     assert refusal(freshet, duplicates="words") == (
@@ -220,17 +218,15 @@ def test_off_makes_all_posts_originals(freshet: Freshet, posts: Db) -> None:
     assert refusal(freshet, duplicates="words") == ""
 
 
-def wait_for(db: Db, what: str, query: Row) -> None:
+def wait_for(db: Db, collection: str, query: Row) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while db[what].find_one(query) is None:
-        assert time.monotonic() < deadline, f"no {query} in {what}"
+    while db[collection].find_one(query) is None:
+        assert time.monotonic() < deadline, f"no {query} in {collection}"
         time.sleep(0.01)
 
 
 @pytest.mark.soak
-def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
-    freshet: Freshet, posts: Db
-) -> None:
+def test_crawls_are_rejected_after_crash_until_next_rebuild(freshet: Freshet, posts: Db) -> None:
     put(posts, (post(f"more {n}", text(n + 100)) for n in range(3000)))
     process = freshet.start("duplicates", "rebuild")
     wait_for(posts, "signatures", {})
@@ -247,7 +243,7 @@ def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
     assert refusal(freshet) == ""
 
 
-def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
+def test_ctrl_c_prints_next_step(freshet: Freshet, posts: Db) -> None:
     put(posts, (post(f"more {n}", text(n + 100)) for n in range(3000)))
     process = freshet.start("duplicates", "rebuild")
     wait_for(posts, "signatures", {})
@@ -270,7 +266,9 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
         ),
     ],
 )
-def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, message: str) -> None:
+def test_rebuild_is_rejected_during_crawl_or_rebuild(
+    freshet: Freshet, posts: Db, lease: str, message: str
+) -> None:
     rebuild(freshet)
     before = posts.meta.find_one({"_id": "duplicates"})
     with holding(freshet.env["MONGO_URI"], lease, elsewhere=True):
@@ -282,7 +280,7 @@ def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, message: str) ->
 
 
 @pytest.mark.redis
-def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
+def test_claims_move_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
     rebuild(freshet)
     with private_server() as server:
         url = url_of(server)
@@ -333,7 +331,7 @@ PLOT, NAME = {"css": "p"}, {"css": "h1"}
     ],
     ids=["main text", "fields", "named fields", "records"],
 )
-def test_a_stored_post_is_compared_as_the_crawl_has_compared_it(
+def test_rebuild_compares_posts_as_the_crawl_did(
     freshet: Freshet, database: Db, pages: Pages, keys: Row
 ) -> None:
     words = text(1)

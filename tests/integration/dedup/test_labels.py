@@ -61,7 +61,7 @@ def test_a_copy_of_either_post_is_still_found(posts: Posts) -> None:
     assert found.duplicate_of == "a"
 
 
-def test_posts_of_one_batch_stay_apart(posts: Posts) -> None:
+def test_labels_apply_within_one_batch(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
     put(posts, "a", "b", same=False)
     posts.remove("a", "b")
@@ -74,14 +74,14 @@ def test_posts_of_one_batch_stay_apart(posts: Posts) -> None:
     assert posts.post("c")["duplicate_of"] in {"a", "b"}
 
 
-def test_posts_labeled_as_the_same_are_one_however_different(posts: Posts) -> None:
+def test_posts_labeled_as_same_are_duplicates(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", text(2), NOW + HOUR))
     assert posts.originals() == {"a", "b"}
     put(posts, "a", "b", same=True)
     assert posts.post("b")["duplicate_of"] == "a"
     assert posts.post("b")["similarity"] < 0.3
     assert posts.originals() == {"a"}
-    # An edit does not part them.
+    # An edit does not separate them.
     found = posts.claim(candidate("b", text(3), NOW + HOUR, edit=True))["b"]
     assert found.duplicate_of == "a"
     found = posts.claim(candidate("a", text(4), edit=True))["a"]
@@ -89,7 +89,7 @@ def test_posts_labeled_as_the_same_are_one_however_different(posts: Posts) -> No
     assert posts.originals() == {"a"}
 
 
-def test_a_label_waits_for_its_posts(posts: Posts) -> None:
+def test_label_applies_when_posts_are_stored_again(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", text(2), NOW + HOUR))
     put(posts, "a", "b", same=True)
     posts.remove("a", "b")
@@ -100,7 +100,7 @@ def test_a_label_waits_for_its_posts(posts: Posts) -> None:
     assert posts.post("b")["duplicate_of"] == "a"
 
 
-def test_the_last_label_counts(posts: Posts) -> None:
+def test_latest_label_wins(posts: Posts) -> None:
     posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
     put(posts, "a", "b", same=False)
     assert posts.originals() == {"a", "b"}
@@ -110,7 +110,7 @@ def test_the_last_label_counts(posts: Posts) -> None:
     assert posts.post("b")["duplicate_of"] == "a"
 
 
-def test_posts_stay_apart_if_labels_contradict_each_other(posts: Posts) -> None:
+def test_contradicting_labels_keep_posts_separate(posts: Posts) -> None:
     posts.claim(
         candidate("a", LONG),
         candidate("b", text(2), NOW + HOUR),
@@ -131,7 +131,7 @@ def test_a_post_labeled_as_the_same_joins_the_cluster_of_an_original(posts: Post
     assert posts.post("x")["duplicate_of"] == posts.post("y")["duplicate_of"] == "a"
 
 
-def test_labels_are_counted_by_what_was_flagged(posts: Posts) -> None:
+def test_precision_counts_labels_of_flagged_pairs(posts: Posts) -> None:
     posts.claim(
         candidate("a", LONG),
         candidate("b", edited(LONG, 2), NOW + HOUR),
@@ -146,7 +146,7 @@ def test_labels_are_counted_by_what_was_flagged(posts: Posts) -> None:
     assert (found["labels"], found["flagged"], found["confirmed"]) == (3, 2, 1)
     assert (found["precision"], found["missed"]) == (0.5, 1)
     assert (found["low"], found["high"]) == (0.0945, 0.9055)
-    # A changed mind does not change how the pair was flagged.
+    # A new label does not change whether the pair was flagged.
     put(posts, "a", "c", same=True)
     assert measured(posts)["confirmed"] == 2
 

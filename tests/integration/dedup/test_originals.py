@@ -39,7 +39,7 @@ def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
     return Posts(stored[1], redis)
 
 
-def test_a_copy_that_states_an_old_date_does_not_take_the_place(posts: Posts) -> None:
+def test_copy_with_false_old_date_does_not_become_original(posts: Posts) -> None:
     week_ago = NOW - 7 * DAY
     posts.claim(candidate("honest", LONG, week_ago, seen=week_ago, source=BLOG))
     spam = candidate("spam", edited(LONG, 2), LONG_AGO, seen=NOW, source=SPAM)
@@ -53,7 +53,7 @@ def test_a_copy_that_states_an_old_date_does_not_take_the_place(posts: Posts) ->
     assert "unsettled" not in cluster
 
 
-def test_a_post_of_two_days_before_that_is_found_later_is_the_original(posts: Posts) -> None:
+def test_late_post_dated_two_days_earlier_becomes_original(posts: Posts) -> None:
     posts.claim(candidate("copy", LONG, NOW, seen=NOW, source=PLANET))
     late = candidate("first", edited(LONG, 1), NOW - 2 * DAY, seen=NOW + HOUR, source=BLOG)
     assert posts.claim(late)["first"].is_original
@@ -61,7 +61,7 @@ def test_a_post_of_two_days_before_that_is_found_later_is_the_original(posts: Po
     assert posts.post("copy")["duplicate_of"] == "first"
 
 
-def test_of_posts_with_the_same_date_the_one_that_was_seen_first_is_the_original(
+def test_first_seen_of_posts_with_same_date_is_original(
     posts: Posts,
 ) -> None:
     """A feed that aggregates blogs states the dates of the blogs."""
@@ -70,21 +70,21 @@ def test_of_posts_with_the_same_date_the_one_that_was_seen_first_is_the_original
     assert posts.originals() == {"z"}
 
 
-def test_sources_that_are_added_on_one_day_are_ordered_by_their_dates(posts: Posts) -> None:
+def test_sources_added_on_one_day_are_ordered_by_date(posts: Posts) -> None:
     posts.claim(candidate("copy", LONG, NOW - 300 * DAY, seen=NOW, source=PLANET))
     posts.claim(candidate("first", LONG, NOW - 400 * DAY, seen=NOW + HOUR, source=BLOG))
     assert posts.originals() == {"first"}
 
 
-def test_within_a_source_the_stated_dates_count(posts: Posts) -> None:
-    """An archive that is read from its end: its oldest posts are seen last."""
+def test_stated_dates_decide_within_a_source(posts: Posts) -> None:
+    """Read an archive backwards, with its oldest post last."""
     posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW, source=BLOG))
     posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 30 * DAY, source=BLOG))
     assert posts.originals() == {"old"}
 
 
 def test_a_source_that_takes_the_lead_brings_its_earliest_post(posts: Posts) -> None:
-    """Its earlier post could not replace the original of the other source."""
+    """On its own, the earliest post cannot replace the original of the other source."""
     posts.claim(candidate("other", LONG, NOW, seen=NOW, source=PLANET))
     posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 20 * DAY, source=BLOG))
     assert posts.originals() == {"other"}
@@ -98,7 +98,7 @@ def test_a_source_that_takes_the_lead_brings_its_earliest_post(posts: Posts) -> 
     assert posts.post("old")["duplicate_of"] == "other"
 
 
-def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: Posts) -> None:
+def test_next_worker_completes_interrupted_change_of_original(posts: Posts) -> None:
     posts.claim(candidate("other", LONG, NOW, seen=NOW, source=PLANET))
     posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 20 * DAY, source=BLOG))
     posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW + HOUR, source=BLOG))
@@ -140,7 +140,7 @@ def test_posts_that_share_free_bands_get_each_band_once(stored: tuple[Db, str]) 
     assert own["c"] == first.bands - second.bands
 
 
-def test_a_cluster_that_changed_while_it_was_shown_is_shown_again(posts: Posts) -> None:
+def test_cluster_changed_during_update_is_updated_again(posts: Posts) -> None:
     posts.claim(candidate("first", LONG, NOW, seen=NOW, source=BLOG))
     posts.claim(candidate("copy", edited(LONG, 1), NOW, seen=NOW + HOUR, source=PLANET))
 
@@ -194,7 +194,7 @@ def stories(draw: st.DrawFn) -> list[Dated]:
     return [Dated(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
 
 
-# The same case as for the source that takes the lead.
+# The case of test_leading_source_provides_its_earliest_post.
 OVERTAKING = [Dated(3, 0, 0), Dated(1, -9999, 480), Dated(1, -24, 1), Dated(2, 30, 30)]
 
 
@@ -222,7 +222,7 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
 @example(story=OVERTAKING, order=Random(2))
 @example(story=OVERTAKING, order=Random(3))
 @example(story=OVERTAKING, order=Random(5))
-def test_the_order_in_which_posts_come_does_not_matter(
+def test_arrival_order_does_not_affect_original(
     databases: Databases,
     index_of: Callable[[str, str, int], Posts],
     backend: str,

@@ -53,7 +53,7 @@ def server() -> Iterator[ValkeyServer]:
         yield running
 
 
-def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
+def run_story(server: ValkeyServer, story: Story, **options: int) -> Any:
     """Run a story on its own index and return its result."""
 
     async def there() -> Any:
@@ -69,7 +69,7 @@ def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
     return asyncio.run(there())
 
 
-def drawn(seed: int) -> Sketch:
+def random_sketch(seed: int) -> Sketch:
     """Return the sketch of a random text."""
     values = np.random.default_rng(seed).integers(0, 256, CHARACTERS_SHAPE.size, np.uint8)
     return Sketch({CHARACTERS_SHAPE: values}, (LONG,))
@@ -109,12 +109,12 @@ async def keys_of(bands: RedisBands, client: Redis, name: str = "") -> list[byte
     return [key async for key in client.scan_iter(f"{{{bands.prefix}}}:{name}*")]
 
 
-async def everything(bands: RedisBands, client: Redis) -> dict[bytes, bytes]:
+async def dump_keys(bands: RedisBands, client: Redis) -> dict[bytes, bytes]:
     return {key: await client.dump(key) for key in await keys_of(bands, client)}
 
 
-def test_a_copy_of_a_copy_is_found_by_what_the_copy_claimed(server: ValkeyServer) -> None:
-    text = drawn(0)
+def test_copy_of_copy_is_found_by_bands_of_first_copy(server: ValkeyServer) -> None:
+    text = random_sketch(0)
     copy = edited(text, 0, 8, 16, 24, 32, 40)  # 6 of 16 bands differ from the text
     far = edited(copy, *range(48, 128, 8))  # shares only these 6 with the copy, none with the text
 
@@ -122,14 +122,14 @@ def test_a_copy_of_a_copy_is_found_by_what_the_copy_claimed(server: ValkeyServer
         assert await claimed(bands, [(1, text), (2, copy)]) == [1, 1]
         # Found through the copy's own bands, and added to its cluster.
         assert await claimed(bands, [(3, far)]) == [1]
-        assert await claimed(bands, [(4, drawn(1))]) == [4]
+        assert await claimed(bands, [(4, random_sketch(1))]) == [4]
         assert await bands.count() == 4
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_later_posts_of_a_batch_see_the_earlier_ones(server: ValkeyServer) -> None:
-    texts = [drawn(seed) for seed in range(150)]
+def test_posts_match_earlier_posts_of_their_batch(server: ValkeyServer) -> None:
+    texts = [random_sketch(seed) for seed in range(150)]
 
     async def story(bands: RedisBands, _: Redis) -> None:
         twice = [(i, text) for i, text in enumerate(texts + texts)]
@@ -137,65 +137,65 @@ def test_later_posts_of_a_batch_see_the_earlier_ones(server: ValkeyServer) -> No
         assert found == [*range(150), *range(150)]
         assert await claimed(bands, []) == []
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_the_first_owner_that_is_similar_enough_is_joined(server: ValkeyServer) -> None:
-    near, far = edited(drawn(0), 1), edited(drawn(0), *range(64))
-
-    async def story(bands: RedisBands, _: Redis) -> None:
-        # Post 3 is as similar as `near`, but comes later and finds all its bands taken but one.
-        await claimed(bands, [(1, far), (2, near), (3, edited(drawn(0), 0))])
-        assert await claimed(bands, [(4, drawn(0))]) == [2]
-        assert await claimed(bands, [(5, drawn(0))], 0.1) == [1]
-
-    tell(server, story)
-
-
-def test_alike_in_a_band_is_not_yet_alike(server: ValkeyServer) -> None:
-    other = edited(drawn(0), *range(8, 128))
+def test_post_joins_first_owner_above_threshold(server: ValkeyServer) -> None:
+    near, far = edited(random_sketch(0), 1), edited(random_sketch(0), *range(64))
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        assert await claimed(bands, [(1, drawn(0)), (2, other)]) == [1, 2]
+        # Post 3 is as similar as `near`, but comes later, when all but one of its bands are taken.
+        await claimed(bands, [(1, far), (2, near), (3, edited(random_sketch(0), 0))])
+        assert await claimed(bands, [(4, random_sketch(0))]) == [2]
+        assert await claimed(bands, [(5, random_sketch(0))], 0.1) == [1]
+
+    run_story(server, story)
+
+
+def test_shared_band_is_not_sufficient(server: ValkeyServer) -> None:
+    other = edited(random_sketch(0), *range(8, 128))
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        assert await claimed(bands, [(1, random_sketch(0)), (2, other)]) == [1, 2]
         assert await claimed(bands, [(3, other)]) == [2]
-        assert await owner_of(bands, drawn(0), 0) == await owner_of(bands, other, 0) == 1
+        assert await owner_of(bands, random_sketch(0), 0) == await owner_of(bands, other, 0) == 1
         assert await owner_of(bands, other, 1) == 2
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_ids_are_of_64_bits_with_a_sign(server: ValkeyServer) -> None:
+def test_ids_are_signed_64_bit_integers(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, _: Redis) -> None:
         for seed, id_ in enumerate((-(2**63), -1, 0, 2**53 + 1, 2**63 - 1)):
-            found = await claimed(bands, [(id_, drawn(seed)), (7, drawn(seed))])
+            found = await claimed(bands, [(id_, random_sketch(seed)), (7, random_sketch(seed))])
             assert found == [id_, id_]
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_to_claim_again_changes_nothing(server: ValkeyServer) -> None:
+def test_repeated_claim_changes_nothing(server: ValkeyServer) -> None:
     """Simulate a retry after a lost response."""
-    base = [drawn(seed) for seed in range(40)]
+    base = [random_sketch(seed) for seed in range(40)]
     texts = base + [edited(text, seed, 50) for seed, text in enumerate(base)] + base[:20]
     batch = list(enumerate(texts))
 
     async def story(bands: RedisBands, client: Redis) -> None:
         first = await claimed(bands, batch)
-        before = await everything(bands, client)
+        before = await dump_keys(bands, client)
         assert await claimed(bands, batch) == first
-        after = await everything(bands, client)
+        after = await dump_keys(bands, client)
         # A number that was allocated and returned may be in a list with another name.
         assert after.keys() == before.keys()
         assert [k for k in before if b":b:" in k and before[k] != after[k]] == []
         assert await bands.count() == 80
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_a_post_takes_what_others_have_freed_since_with_its_old_record(
+def test_repeated_claim_takes_released_bands(
     server: ValkeyServer,
 ) -> None:
-    text, copy = drawn(0), edited(drawn(0), 0)
+    text, copy = random_sketch(0), edited(random_sketch(0), 0)
 
     async def story(bands: RedisBands, _: Redis) -> None:
         await claimed(bands, [(1, text), (2, copy)])
@@ -205,23 +205,27 @@ def test_a_post_takes_what_others_have_freed_since_with_its_old_record(
         assert await owner_of(bands, text, 0) is None
         assert {await owner_of(bands, copy, band) for band in range(BANDS)} == {1}
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_a_post_that_is_put_is_in_its_cluster_whatever_it_is_like(server: ValkeyServer) -> None:
+def test_put_assigns_cluster_regardless_of_similarity(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, _: Redis) -> None:
-        await bands.put([post(1, drawn(0)), Claim(2, b"of a copy...", edited(drawn(0), 0))])
-        assert await claimed(bands, [(1, drawn(0)), (3, drawn(0))]) == [1, 1]
-        assert await bands.claim([post(2, edited(drawn(0), 0))], THRESHOLD) == [b"of a copy..."]
-        await bands.put([Claim(1, b"another one.", drawn(0))])
-        assert await bands.claim([post(4, drawn(0))], THRESHOLD) == [b"another one."]
+        await bands.put(
+            [post(1, random_sketch(0)), Claim(2, b"of a copy...", edited(random_sketch(0), 0))]
+        )
+        assert await claimed(bands, [(1, random_sketch(0)), (3, random_sketch(0))]) == [1, 1]
+        assert await bands.claim([post(2, edited(random_sketch(0), 0))], THRESHOLD) == [
+            b"of a copy..."
+        ]
+        await bands.put([Claim(1, b"another one.", random_sketch(0))])
+        assert await bands.claim([post(4, random_sketch(0))], THRESHOLD) == [b"another one."]
         assert await bands.count() == 2
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_what_is_released_is_free(server: ValkeyServer) -> None:
-    texts = [drawn(seed) for seed in range(100)]
+def test_release_frees_bands(server: ValkeyServer) -> None:
+    texts = [random_sketch(seed) for seed in range(100)]
 
     async def story(bands: RedisBands, client: Redis) -> None:
         await claimed(bands, enumerate(texts))
@@ -236,12 +240,12 @@ def test_what_is_released_is_free(server: ValkeyServer) -> None:
         assert await claimed(bands, again) == list(range(1000, 1100))
         assert await keys_of(bands, client, "r:") == chunks  # their space is reused
 
-    tell(server, story)
+    run_story(server, story)
 
 
 def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> None:
     """The post's own old record does not count as a match."""
-    old, new = drawn(0), edited(drawn(0), 0)
+    old, new = random_sketch(0), edited(random_sketch(0), 0)
 
     async def story(bands: RedisBands, client: Redis) -> None:
         await claimed(bands, [(1, old)])
@@ -250,11 +254,11 @@ def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> 
         await bands.release([post(1, old), post(1, new)])
         assert await keys_of(bands, client, "b:") == []
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_ten_thousand_posts_alike_cost_no_more_each_than_ten(server: ValkeyServer) -> None:
-    text = drawn(0)
+def test_cost_per_copy_is_constant(server: ValkeyServer) -> None:
+    text = random_sketch(0)
 
     async def calls(client: Redis) -> dict[str, int]:
         return {name: row["calls"] for name, row in (await client.info("commandstats")).items()}
@@ -267,19 +271,17 @@ def test_ten_thousand_posts_alike_cost_no_more_each_than_ten(server: ValkeyServe
             batch = [(start + i, text) for i in range(1000)]
             assert await claimed(bands, batch) == [0] * 1000
             after = await calls(client)
-            looks = ("cmdstat_hsetnx", "cmdstat_hget", "cmdstat_getrange")
-            rounds.append([after[name] - before.get(name, 0) for name in looks])
+            reads = ("cmdstat_hsetnx", "cmdstat_hget", "cmdstat_getrange")
+            rounds.append([after[name] - before.get(name, 0) for name in reads])
         assert rounds == [[1000 * BANDS, 1000 * BANDS, 1000]] * 10
         assert await bands.count() == 1
 
-    tell(server, story)
+    run_story(server, story)
 
 
 @pytest.mark.parametrize("posts", [1, 39, 41, 500, 3000])
-def test_every_band_is_in_its_bucket_after_any_number_of_splits(
-    server: ValkeyServer, posts: int
-) -> None:
-    texts = [drawn(seed) for seed in range(posts)]
+def test_bands_are_found_after_bucket_splits(server: ValkeyServer, posts: int) -> None:
+    texts = [random_sketch(seed) for seed in range(posts)]
 
     async def story(bands: RedisBands, client: Redis) -> None:
         assert await claimed(bands, enumerate(texts)) == list(range(posts))
@@ -293,7 +295,7 @@ def test_every_band_is_in_its_bucket_after_any_number_of_splits(
         await bands.release([post(*one) for one in enumerate(texts)])
         assert await keys_of(bands, client, "b:") == []
 
-    tell(server, story, bucket_bits=ONE_BUCKET)
+    run_story(server, story, bucket_bits=ONE_BUCKET)
 
 
 SHAPE_SETS = [
@@ -332,7 +334,7 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
 
 @given(pairs())
 @settings(deadline=None, max_examples=200)
-def test_the_server_reckons_as_python_does(
+def test_server_similarity_equals_python_similarity(
     server: ValkeyServer, pair: tuple[Sketch, Sketch]
 ) -> None:
     one, other = pair
@@ -344,10 +346,10 @@ def test_the_server_reckons_as_python_does(
         assert await claimed(bands, [(2, other)], np.nextafter(exactly, 2)) == [2]
         assert await claimed(bands, [(3, other)], exactly) == ([1] if meet else [2])
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_all_shapes_are_tried() -> None:
+def test_strategy_covers_all_shapes() -> None:
     assert {shape for shapes in SHAPE_SETS for shape in shapes} == set(SHAPES.values())
 
 
@@ -357,7 +359,7 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
     async def there() -> list[tuple[int, bool]]:
         rng = np.random.default_rng(worker)
         posts = [
-            (group * WORKERS + worker, edited(drawn(group), *rng.integers(0, 128, 4)))
+            (group * WORKERS + worker, edited(random_sketch(group), *rng.integers(0, 128, 4)))
             for group in rng.permutation(GROUPS).tolist()
         ]
         warm = [sketch.bands.size for _, sketch in posts]  # before all workers begin
@@ -377,7 +379,7 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
 
 
 @pytest.mark.soak
-def test_four_processes_at_once_make_one_original_in_every_group(server: ValkeyServer) -> None:
+def test_concurrent_processes_leave_one_original_per_group(server: ValkeyServer) -> None:
     prefix, url = f"t{uuid.uuid4().hex}", url_of(server)
 
     async def story(bands: RedisBands, client: Redis) -> None:
@@ -390,10 +392,10 @@ def test_four_processes_at_once_make_one_original_in_every_group(server: ValkeyS
         await RedisBands(client, prefix).clear()
         await client.unlink(f"{prefix}-ready")
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_an_index_is_cleared_and_nothing_else(server: ValkeyServer) -> None:
+def test_clear_deletes_only_its_own_index(server: ValkeyServer) -> None:
     async def story(_: RedisBands, client: Redis) -> None:
         prefix = f"t[0-9]*?\\{uuid.uuid4().hex}"
         others = [prefix, f"{{{prefix}0}}:state", f"{{t5x{prefix[8:]}}}:state", f"{{{prefix}}}"]
@@ -401,86 +403,86 @@ def test_an_index_is_cleared_and_nothing_else(server: ValkeyServer) -> None:
             await client.set(key, "of somebody else")
         bands = RedisBands(client, prefix)
         await bands.begin(SCHEME)
-        await claimed(bands, [(seed, drawn(seed)) for seed in range(200)])
-        await bands.release([post(seed, drawn(seed)) for seed in range(9)])
+        await claimed(bands, [(seed, random_sketch(seed)) for seed in range(200)])
+        await bands.release([post(seed, random_sketch(seed)) for seed in range(9)])
         await bands.clear()
         assert (await bands.count(), await bands.scheme()) == (0, None)
         left = {key async for key in client.scan_iter() if prefix[8:].encode() in key}
         assert left == {key.encode() for key in others}
         await client.unlink(*others)
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_the_scheme_is_kept_with_the_bands(server: ValkeyServer) -> None:
+def test_scheme_is_stored_with_bands(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, _: Redis) -> None:
         assert await bands.scheme() == SCHEME
-        await claimed(bands, [(1, drawn(0))])
+        await claimed(bands, [(1, random_sketch(0))])
         await bands.begin("1e3")
-        await claimed(bands, [(2, drawn(0))])
+        await claimed(bands, [(2, random_sketch(0))])
         assert (await bands.scheme(), await bands.count()) == ("1e3", 1)
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_an_index_of_another_layout_is_lost(server: ValkeyServer) -> None:
+def test_index_with_another_layout_is_rejected(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, client: Redis) -> None:
-        await claimed(bands, [(1, drawn(0))])
+        await claimed(bands, [(1, random_sketch(0))])
         await client.hset(f"{{{bands.prefix}}}:state", "layout", 1)
         with pytest.raises(BandsLost):
-            await claimed(bands, [(2, drawn(0))])
+            await claimed(bands, [(2, random_sketch(0))])
         assert await bands.scheme() is None
         await bands.clear()
         await bands.begin(SCHEME)
-        assert await claimed(bands, [(2, drawn(0))]) == [2]
+        assert await claimed(bands, [(2, random_sketch(0))]) == [2]
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_nobody_else_claims_while_an_index_is_made_anew(server: ValkeyServer) -> None:
+def test_rebuild_rejects_claims_of_other_processes(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, client: Redis) -> None:
         another = RedisBands(client, bands.prefix)
         assert await another.scheme() == SCHEME
-        assert await claimed(another, [(1, drawn(0))]) == [1]
+        assert await claimed(another, [(1, random_sketch(0))]) == [1]
         await bands.clear()
         await bands.begin("rebuilding")
-        await claimed(bands, [(1, drawn(0))])
+        await claimed(bands, [(1, random_sketch(0))])
         with pytest.raises(BandsLost):
-            await claimed(another, [(2, drawn(0))])
+            await claimed(another, [(2, random_sketch(0))])
         await bands.begin(SCHEME)
-        assert await claimed(another, [(2, drawn(0))]) == [1]
+        assert await claimed(another, [(2, random_sketch(0))]) == [1]
 
-    tell(server, story)
+    run_story(server, story)
 
 
-def test_nothing_passes_for_an_original_after_a_server_has_lost_its_data() -> None:
+def test_claims_fail_after_server_loses_its_data() -> None:
     async def story() -> None:
         client = await open_redis(url_of(server))
         async with client:
             bands = RedisBands(client, "t")
             await bands.begin(SCHEME)
-            await claimed(bands, [(1, drawn(0))])
+            await claimed(bands, [(1, random_sketch(0))])
             server.stop()
             server.start()
             assert await bands.scheme() is None
             with pytest.raises(BandsLost, match="claims were lost or rebuilt"):
-                await claimed(bands, [(2, drawn(0))])
+                await claimed(bands, [(2, random_sketch(0))])
             with pytest.raises(BandsLost):
-                await bands.release([post(1, drawn(0))])
+                await bands.release([post(1, random_sketch(0))])
             await bands.begin(SCHEME)
-            assert await claimed(bands, [(2, drawn(0))]) == [2]
+            assert await claimed(bands, [(2, random_sketch(0))]) == [2]
 
     with private_server() as server:
         asyncio.run(story())
 
 
-def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
+def test_claim_waits_for_server_restart() -> None:
     async def story() -> None:
         client = await open_redis(url_of(server))
         async with client:
             bands = RedisBands(client, "t")
             server.stop()
-            claim = asyncio.create_task(claimed(bands, [(1, drawn(0))]))
+            claim = asyncio.create_task(claimed(bands, [(1, random_sketch(0))]))
             await asyncio.sleep(0.2)
             server.start()
             with pytest.raises(BandsLost):
@@ -490,23 +492,23 @@ def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
         asyncio.run(story())
 
 
-def test_two_that_begin_an_index_at_once_do_not_remove_each_other_s_claims(
+def test_concurrent_resets_do_not_delete_new_claims(
     server: ValkeyServer,
 ) -> None:
     async def story(bands: RedisBands, client: Redis) -> None:
         late, later = (RedisBands(client, bands.prefix) for _ in range(2))
-        await claimed(bands, [(seed, drawn(seed)) for seed in range(20)])
+        await claimed(bands, [(seed, random_sketch(seed)) for seed in range(20)])
         for one in (bands, late, later):
             assert await one.scheme() == SCHEME
-        # A process that is still emptying the index is overtaken.
+        # Another process finishes first while a process is emptying the index.
         assert await late.change(SCHEME, EMPTYING, reset=True)
         assert await bands.empty(EMPTYING, "new")
-        assert await claimed(bands, [(1, drawn(1)), (2, drawn(1))]) == [1, 1]
+        assert await claimed(bands, [(1, random_sketch(1)), (2, random_sketch(1))]) == [1, 1]
         assert not await late.empty(EMPTYING, "new")
         assert not await later.empty(SCHEME, "new")
         assert not await later.empty(None, "new")
         assert (await bands.scheme(), await bands.count()) == ("new", 1)
         assert await bands.change("new", "whole")
-        assert await claimed(bands, [(3, drawn(1))]) == [1]
+        assert await claimed(bands, [(3, random_sketch(1))]) == [1]
 
-    tell(server, story)
+    run_story(server, story)

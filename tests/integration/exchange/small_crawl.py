@@ -37,7 +37,7 @@ def visit(at: datetime, outcome: str, target: str = ITEM, **fields: Any) -> Row:
 
 
 def version(content_hash: str, at: datetime, **content: Any) -> Row:
-    """Return a content of the item."""
+    """Return a stored version of the item."""
     key = f"{SHOP} {ITEM} {content_hash}"
     place = {"_id": key, "spider": SHOP, "target": ITEM, "content_hash": content_hash}
     return place | {"at": at, "size": 500, "content": content, "fence": 1}

@@ -1,4 +1,4 @@
-"""`scrapy export`: only what is new, every file whole, and the same bytes for the same data."""
+"""`scrapy export` writes only new data, complete files, and the same bytes for the same data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def exported(freshet: Freshet, *args: object) -> dict[str, int]:
     return {name: report[name] for name in ("files", "rows", "unchanged", "removed")}
 
 
-def test_a_day_of_a_site_is_a_file_with_typed_columns(
+def test_each_day_of_a_site_has_a_file_with_typed_columns(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     assert exported(freshet, "visits", tmp_path / "out") == {
@@ -75,7 +75,7 @@ def test_a_day_of_a_site_is_a_file_with_typed_columns(
     assert table.column("id")[0].as_py() == str(first["_id"])
 
 
-def test_an_export_with_nothing_new_writes_nothing_and_says_so(
+def test_export_without_new_data_writes_nothing(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     for name in ("visits", "versions", "posts", "targets", "feeds", "plans"):
@@ -91,12 +91,12 @@ def test_an_export_with_nothing_new_writes_nothing_and_says_so(
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_only_days_with_more_rows_are_written_again(
+def test_only_days_with_new_rows_are_rewritten(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     exported(freshet, "visits", tmp_path / "out")
     before = digests(tmp_path / "out")
-    # A visit that recovery adds to the log long after it was made.
+    # A visit that recovery adds to the change log days after the visit.
     crawled.visits.insert_one(visit(ago(5, 3), "unchanged"))
     crawled.visits.insert_one(visit(ago(0, 0), "unchanged"))
     assert exported(freshet, "visits", tmp_path / "out") == {
@@ -108,7 +108,7 @@ def test_only_days_with_more_rows_are_written_again(
     assert changed == {f"visits/{MANIFEST}"} | {f"{name}/part-00000.parquet" for name in folders}
 
 
-def test_pruned_days_stay_and_forgotten_sites_leave_the_tables_of_states(
+def test_export_keeps_pruned_days_and_removes_forgotten_sites(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     run(freshet, "export", "all", tmp_path / "out")
@@ -123,7 +123,7 @@ def test_pruned_days_stay_and_forgotten_sites_leave_the_tables_of_states(
     assert not list((tmp_path / "out/targets/spider=feeds").iterdir())
 
 
-def test_since_writes_days_again_with_the_rows_that_are_left(
+def test_since_rewrites_days_with_remaining_rows(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     exported(freshet, "visits", tmp_path / "out")
@@ -135,7 +135,7 @@ def test_since_writes_days_again_with_the_rows_that_are_left(
     }  # fmt: skip
 
 
-def test_edited_posts_replace_the_file_of_the_day_when_they_were_new(
+def test_edited_posts_replace_file_of_their_first_day(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     crawled.posts.insert_one(post("https://shop.example/item/9", first_seen=ago(3)))
@@ -150,7 +150,7 @@ def test_edited_posts_replace_the_file_of_the_day_when_they_were_new(
     assert titles.to_pylist() == ["Coffee", "Tea"]
 
 
-def test_a_missing_or_cut_file_is_written_again(
+def test_missing_or_truncated_file_is_rewritten(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     exported(freshet, "visits", tmp_path / "out")
@@ -165,7 +165,7 @@ def test_a_missing_or_cut_file_is_written_again(
 
 
 @pytest.mark.soak
-def test_an_export_that_is_killed_three_times_ends_with_the_same_bytes(
+def test_killed_exports_end_with_the_same_bytes(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     crawled.visits.insert_many(
@@ -178,7 +178,7 @@ def test_an_export_that_is_killed_three_times_ends_with_the_same_bytes(
     for files in (20, 50, 80):
         process = freshet.start("export", "visits", tmp_path / "killed")
         while len(list(folder.rglob("*.parquet"))) < files:
-            assert process.poll() is None, "killed before its end"
+            assert process.poll() is None, "the export ended too early"
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -219,7 +219,7 @@ def test_json_lines_have_an_object_for_each_row(
     assert rows[1]["visit"] is None
 
 
-def test_csv_has_no_formulas_and_is_compressed_the_same_way_each_time(
+def test_csv_escapes_formulas_and_compresses_reproducibly(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     options = ("--format", "csv", "--gzip")
@@ -236,7 +236,7 @@ def test_csv_has_no_formulas_and_is_compressed_the_same_way_each_time(
     assert reasons == {"", f"'{FORMULA}", f"'{TABBED}"}
 
 
-def test_a_url_names_any_store_of_fsspec(freshet: Freshet, crawled: Db) -> None:
+def test_destination_can_be_any_fsspec_url(freshet: Freshet, crawled: Db) -> None:
     place = f"memory://{crawled.name}"
     try:
         assert exported(freshet, "visits", place)["files"] == 7
@@ -261,7 +261,7 @@ def test_a_url_names_any_store_of_fsspec(freshet: Freshet, crawled: Db) -> None:
         ("/proc/nowhere", "/proc/nowhere/visits"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_one_line(
+def test_unwritable_destination_prints_one_line(
     freshet: Freshet, crawled: Db, place: str, problem: str
 ) -> None:
     done = run(freshet, "export", "visits", place)
@@ -270,7 +270,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert "SECRET" not in done.out + done.err
 
 
-def test_a_folder_keeps_its_format(freshet: Freshet, crawled: Db, tmp_path: Path) -> None:
+def test_export_rejects_incompatible_folder(freshet: Freshet, crawled: Db, tmp_path: Path) -> None:
     exported(freshet, "visits", tmp_path)
     before = digests(tmp_path)
     done = run(freshet, "export", "visits", tmp_path, "--format", "csv")
@@ -292,9 +292,7 @@ def test_a_folder_keeps_its_format(freshet: Freshet, crawled: Db, tmp_path: Path
     assert "written by a later version of Freshet" in done.complaint
 
 
-def test_a_link_to_nothing_in_the_folder_is_replaced(
-    freshet: Freshet, crawled: Db, tmp_path: Path
-) -> None:
+def test_dangling_symlink_is_replaced(freshet: Freshet, crawled: Db, tmp_path: Path) -> None:
     exported(freshet, "visits", tmp_path)
     before = digests(tmp_path)
     path = min((tmp_path / "visits").rglob("*.parquet"))
@@ -304,7 +302,7 @@ def test_a_link_to_nothing_in_the_folder_is_replaced(
     assert (digests(tmp_path), path.is_symlink()) == (before, False)
 
 
-def test_columns_of_an_earlier_schema_are_written_again(
+def test_files_of_earlier_schema_are_rewritten(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     exported(freshet, "visits", tmp_path)
@@ -318,7 +316,7 @@ def test_columns_of_an_earlier_schema_are_written_again(
     assert digests(tmp_path) == before
 
 
-def test_a_full_disk_leaves_whole_files_and_is_one_line(
+def test_full_disk_prints_one_line_and_leaves_no_partial_files(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -334,7 +332,7 @@ def test_a_full_disk_leaves_whole_files_and_is_one_line(
     assert exported(freshet, "visits", tmp_path / "out")["files"] == 7
 
 
-def test_a_value_of_another_type_names_the_document(
+def test_value_of_wrong_type_reports_document(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:
     row = visit(ago(5, 3), "unchanged", status="teapot")
@@ -349,7 +347,7 @@ def test_a_value_of_another_type_names_the_document(
     assert names <= {"part-00000.parquet"}
 
 
-def test_useless_requests_are_refused(freshet: Freshet, stored: tuple[Db, str]) -> None:
+def test_invalid_options_are_rejected(freshet: Freshet, stored: tuple[Db, str]) -> None:
     db, uri = stored
     done = run(freshet, "export", "visits", "memory://none")
     assert (done.code, "no site has targets yet" in done.err) == (1, True)

@@ -70,7 +70,7 @@ def test_duckdb_answers_the_questions_of_the_guide(
             assert answer == ANSWERS[question](), question
 
 
-# The delay of changes with all pages sorted by time, which takes more time.
+# The same delays, computed from the visits of all pages, which is slower.
 DELAYS_OF_ALL_PAGES = """
 WITH seen AS (
     SELECT spider, changed, epoch(visited_at - lag(visited_at) OVER (
@@ -87,7 +87,7 @@ ORDER BY spider
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_delays_of_changed_pages_are_those_among_all_pages(tmp_path: Path, seed: int) -> None:
+def test_delay_query_equals_slower_query_of_all_pages(tmp_path: Path, seed: int) -> None:
     import duckdb
 
     rng = np.random.default_rng(seed)

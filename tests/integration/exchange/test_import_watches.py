@@ -242,7 +242,7 @@ def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_watches(written(tmp_path / "file", JOBS))
 
 
-def test_odd_values_of_watches_are_refused_one_by_one(tmp_path: Path) -> None:
+def test_invalid_values_reject_only_their_watch(tmp_path: Path) -> None:
     odd: dict[str, Any] = {
         "a": None, "b": [], "c": {"url": 5}, "d": {"url": "https://[::1", "tags": 7},
         "e": {"url": "https://u:p@a.example/"}, "f": {"url": "https://a.example/" + "x" * 9000},
@@ -266,7 +266,7 @@ def test_odd_values_of_watches_are_refused_one_by_one(tmp_path: Path) -> None:
     assert longest.values["max_interval_hours"] == 672
 
 
-def test_odd_documents_of_a_backup_count_as_empty(tmp_path: Path) -> None:
+def test_invalid_documents_of_backup_are_ignored(tmp_path: Path) -> None:
     files = {
         "url-watches.json": {"watching": [], "settings": {"application": []}},
         "a/watch.json": {"url": "https://a.example/", "tags": ["t"]},
@@ -277,7 +277,7 @@ def test_odd_documents_of_a_backup_count_as_empty(tmp_path: Path) -> None:
     assert (watch.url, watch.tags) == ("https://a.example/", ("Tech news",))
 
 
-def test_odd_options_of_filters_refuse_the_job(tmp_path: Path) -> None:
+def test_invalid_filter_options_reject_the_job(tmp_path: Path) -> None:
     jobs = """
 - {url: "https://a.example/", filter: [{css: {selector: a, skip: .inf}}]}
 - {url: "https://a.example/", filter: [{css: {selector: "NESTED", maxitems: 2}}]}
@@ -296,7 +296,7 @@ def test_watches_are_read_from_a_pipe(tmp_path: Path) -> None:
         writing.result()
 
 
-def test_nothing_is_imported_without_a_watch_that_can_be(freshet: Freshet, tmp_path: Path) -> None:
+def test_import_without_supported_watches_fails(freshet: Freshet, tmp_path: Path) -> None:
     file = written(tmp_path / "urls.yaml", "command: ls\n")
     done = run(freshet, "import", file, "--out", tmp_path / "out")
     assert done.code == 1
@@ -306,7 +306,7 @@ def test_nothing_is_imported_without_a_watch_that_can_be(freshet: Freshet, tmp_p
 
 @pytest.mark.skipif(EXAMPLES is None, reason="WATCHES does not name a folder of real files")
 def test_real_files_are_read(tmp_path: Path) -> None:
-    """Print what became of the watches of each real file (-s)."""
+    """Print the results of reading each real file (with -s)."""
     files = sorted(path for path in Path(EXAMPLES or "").glob("*/*") if path.is_file())
     assert files
     for path in files:

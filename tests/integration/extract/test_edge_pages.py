@@ -1,4 +1,4 @@
-"""Misbehaving pages: each fails at most itself, and the change log records the cause."""
+"""Misbehaving pages do not affect other pages, and the change log records the cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = {
 LIMITS = {
     "FRESHET_RESPONSE_SECONDS": 2,
     "FRESHET_RESPONSE_MB": 1,
-    "FRESHET_BLOCKED_FAILURES": 100,  # or pages that refuse access would block the others
+    "FRESHET_BLOCKED_FAILURES": 100,  # so that blocked pages do not block the others
 }
 SPIDER = """
 from spiders.wrapper import WrapperSpider
@@ -107,15 +107,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_a_page_that_can_be_read_is_new(edges: Edges, name: str) -> None:
+def test_readable_page_is_new(edges: Edges, name: str) -> None:
     assert edges.visit(name)["outcome"] == "new"
     assert edges.visit(name)["status"] == 200
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_page_that_cannot_be_read_is_an_error_and_the_log_says_why(
-    edges: Edges, name: str
-) -> None:
+def test_unreadable_page_is_an_error_with_reason(edges: Edges, name: str) -> None:
     visit = edges.visit(name)
     assert visit["outcome"] == "error"
     assert BROKEN[name] in visit["reason"]
@@ -123,7 +121,7 @@ def test_a_page_that_cannot_be_read_is_an_error_and_the_log_says_why(
     assert edges.db.posts.count_documents({"url": visit["target"]}) == 0
 
 
-def test_a_refusal_is_blocked(edges: Edges) -> None:
+def test_status_403_is_blocked(edges: Edges) -> None:
     visit = edges.visit("status/403")
     assert (visit["outcome"], visit["status"], visit["reason"]) == ("blocked", 403, "status 403")
 
@@ -135,7 +133,7 @@ def test_a_missing_page_is_gone(edges: Edges, status: int) -> None:
 
 
 @pytest.mark.parametrize("code", [301, 302])
-def test_a_redirect_to_another_item_is_an_alias_of_it(edges: Edges, code: int) -> None:
+def test_redirect_to_another_item_is_an_alias(edges: Edges, code: int) -> None:
     plain = f"{edges.site.url}/edge/item/plain"
     alias = target(edges.db, f"{edges.site.url}/edge/item/redirect/{code}/edge/item/plain")
     assert alias["alias_of"] == plain
@@ -145,35 +143,35 @@ def test_a_redirect_to_another_item_is_an_alias_of_it(edges: Edges, code: int) -
 
 @pytest.mark.parametrize("suffix", ["", "-undeclared"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_old_encodings_are_read_rightly(edges: Edges, name: str, suffix: str) -> None:
+def test_legacy_encodings_are_decoded(edges: Edges, name: str, suffix: str) -> None:
     fields = edges.fields(name + suffix)
     assert fields["title"] == TEXTS[name].title
     assert fields["description"] == " ".join(TEXTS[name].paragraphs)
 
 
-def test_many_headers_do_not_hide_the_page(edges: Edges) -> None:
+def test_many_headers_do_not_prevent_reading(edges: Edges) -> None:
     assert edges.fields("headers-flood")["description"] == " ".join(LATIN.paragraphs)
 
 
-def test_a_huge_page_is_not_read_to_its_end(edges: Edges) -> None:
+def test_download_of_huge_page_is_aborted(edges: Edges) -> None:
     sent = [r for r in edges.requests if r["path"] == "/edge/item/huge"]
     assert all(request["bytes"] < 20_000_000 for request in sent)
     assert edges.visit("huge")["get_size"] == 0
 
 
-def test_a_flaky_page_is_asked_three_times_and_then_read(edges: Edges) -> None:
+def test_flaky_page_is_retried_twice(edges: Edges) -> None:
     statuses = [r["status"] for r in edges.requests if r["path"] == "/edge/item/flaky"]
     assert statuses == [503, 503, 200]
 
 
 @pytest.mark.parametrize("name", ["retry-after/2", "retry-after-date"])
-def test_a_page_that_names_a_time_is_asked_again_after_it(edges: Edges, name: str) -> None:
+def test_retry_after_delays_retry(edges: Edges, name: str) -> None:
     first, second = edges.times(name)
     min_wait = 2 if name == "retry-after/2" else 1  # a date has no fractions of a second
     assert second - first >= min_wait
 
 
-def test_a_broken_page_is_tried_again_at_the_next_run_and_a_refused_one_after_an_hour(
+def test_blocked_pages_wait_longer_for_retry_than_errors(
     edges: Edges,
 ) -> None:
     for name, seconds in (("empty", 0.001), ("status/403", 3600), ("status/500", 0.001)):
@@ -182,14 +180,14 @@ def test_a_broken_page_is_tried_again_at_the_next_run_and_a_refused_one_after_an
         assert (row["next_visit"] - row["visited_at"]).total_seconds() == seconds
 
 
-def test_each_page_has_one_visit_and_the_pass_ends_in_time(edges: Edges) -> None:
+def test_each_page_has_one_visit_and_run_ends_in_time(edges: Edges) -> None:
     targets = edges.db.targets.count_documents({})
     assert edges.db.visits.count_documents({}) == targets
     assert edges.db.targets.count_documents({"requested": 1}) == targets
     assert edges.seconds < 30
 
 
-def test_broken_pages_do_not_fill_the_log_with_tracebacks(edges: Edges) -> None:
+def test_broken_pages_log_no_tracebacks(edges: Edges) -> None:
     assert "Traceback" not in edges.log
 
 
@@ -204,16 +202,14 @@ def test_a_site_that_is_down_is_an_error_without_a_traceback(
     assert "Traceback" not in result.err
 
 
-def test_a_pdf_is_not_taken_for_the_text_of_a_page(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
+def test_pdf_is_not_stored_as_text(freshet: Freshet, database: Db, site: RunningSite) -> None:
     wrapper = freshet.wrapper("pdf", start_urls=[f"{site.url}/edge/"], item_pages="/pdf$")
     freshet.crawl(wrapper, code=1)
     (visit,) = visits(database, target=f"{site.url}/edge/item/pdf")
     assert (visit["outcome"], visit["reason"]) == ("error", "not a text page: application/pdf")
 
 
-def test_pages_that_answer_429_to_all_requests_are_blocked(
+def test_pages_that_always_return_429_are_blocked(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     freshet.crawl(edge_wrapper(freshet, site, "always-429"), code=1)
@@ -223,7 +219,7 @@ def test_pages_that_answer_429_to_all_requests_are_blocked(
     assert asked(site)["/edge/item/always-429"] <= 4
 
 
-def test_a_host_that_refuses_again_and_again_is_left_alone_for_an_hour(
+def test_host_that_blocks_repeatedly_is_skipped_for_an_hour(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     links = "".join(f"{site.url}/edge/item/status/403?{n} " for n in range(30))
@@ -236,12 +232,14 @@ def test_a_host_that_refuses_again_and_again_is_left_alone_for_an_hour(
 
     site.clear_log()
     freshet("crawl", "site", *words, hours=0.5)
-    assert not asked(site), "half an hour later it still is"
+    assert not asked(site), "the host is still skipped"
     freshet("crawl", "site", *words, hours=1.1)
     assert asked(site)
 
 
-def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: RunningSite) -> None:
+def test_consecutive_errors_double_the_wait(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
     wrapper = edge_wrapper(freshet, site, "empty")
     waits = []
     for hours in (0, 0, 0, 1.1, 3.2):
@@ -251,9 +249,7 @@ def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: R
     assert [round(wait, 3) for wait in waits] == [0, 0, 1, 2, 4]
 
 
-def test_a_page_that_broke_and_comes_back_is_not_new(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
+def test_page_is_not_new_after_an_error(freshet: Freshet, database: Db, site: RunningSite) -> None:
     freshet.crawl(edge_wrapper(freshet, site, "plain"))
     freshet.crawl(edge_wrapper(freshet, site, "plain", proxy="http://127.0.0.1:1"), hours=25)
     freshet.crawl(edge_wrapper(freshet, site, "plain"), hours=27)
@@ -262,7 +258,7 @@ def test_a_page_that_broke_and_comes_back_is_not_new(
     assert target(database, url)["consecutive_errors"] == 0
 
 
-def test_a_reader_that_fails_costs_the_page_only(
+def test_failing_read_item_affects_only_its_page(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     freshet.crawl_spider(SPIDER.format(url=site.url), "picky")
@@ -273,7 +269,7 @@ def test_a_reader_that_fails_costs_the_page_only(
     assert database.posts.count_documents({}) == 9
 
 
-def test_a_reader_that_says_what_cannot_be_stored_costs_the_page_only(
+def test_unstorable_item_affects_only_its_page(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     spider = SPIDER.replace(

@@ -1,4 +1,4 @@
-"""Misbehaving servers: each fails only its own page, with bounded memory and time."""
+"""Misbehaving servers affect only their own pages, with bounded memory and time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Resolver(CachingThreadedResolver):
 TOO_LONG = "body larger than 1048576 bytes (FRESHET_RESPONSE_MB)"
 BOMB = "decompresses to more than 1048576 bytes (FRESHET_RESPONSE_MB)"
 PARTS = "has more than 2000 compressed parts"
-LATE = "Timeout: no complete response in 4 s (FRESHET_RESPONSE_SECONDS)"
+TIMEOUT = "Timeout: no complete response in 4 s (FRESHET_RESPONSE_SECONDS)"
 HEAD = "headers larger than 256 kB"
 LINE = "header line longer than 16 kB"
-CIRCLES = "max redirections reached"
+TOO_MANY_REDIRECTS = "max redirections reached"
 REASONS = {
     "bomb-gzip": BOMB,
     "bomb-deflate": BOMB,
@@ -54,7 +54,7 @@ REASONS = {
     "endless-crumbs": "chunk framing larger than the chunks",
     "one-chunk": TOO_LONG,
     "terabytes": TOO_LONG,
-    "drip": LATE,
+    "drip": TIMEOUT,
     "short": "connection closed before the end of the body",
     "length-negative": "invalid HTTP response: Value contains non-decimal digits: b'-5'",
     "length-word": "invalid HTTP response: Value contains non-decimal digits: b'many'",
@@ -64,8 +64,8 @@ REASONS = {
     "chunk-long-line": "invalid HTTP response: Chunk size line exceeds",
     "endless-trailers": "invalid HTTP response: Trailer headers data is too long",
     "unknown-transfer": "invalid HTTP response: b'rot13'",
-    "silent": LATE,
-    "drip-head": LATE,
+    "silent": TIMEOUT,
+    "drip-head": TIMEOUT,
     "endless-headers": HEAD,
     "huge-header": LINE,
     "folded-header": HEAD,
@@ -74,11 +74,11 @@ REASONS = {
     "endless-1xx": "more than 100 interim (1xx) responses",
     "no-http": "invalid HTTP response: non-integer status code",
     "closed": "DownloadFailedError",
-    "loop": CIRCLES,
-    "ever-new": CIRCLES,
-    "slow-moves": LATE,
-    "refresh-loop": CIRCLES,
-    "refresh-ever-new": CIRCLES,
+    "loop": TOO_MANY_REDIRECTS,
+    "ever-new": TOO_MANY_REDIRECTS,
+    "slow-moves": TIMEOUT,
+    "refresh-loop": TOO_MANY_REDIRECTS,
+    "refresh-ever-new": TOO_MANY_REDIRECTS,
     "no-location": "status 302",
     "to-long": "redirects to a URL of",
     "to-file": "status 302, redirects to 'file:///etc/passwd'",
@@ -135,13 +135,13 @@ def hostiles(
         yield Hostiles(db, server.url, server.requests(), result.err)
 
 
-def test_every_misbehaviour_is_expected_here() -> None:
+def test_expectations_cover_all_misbehaviors() -> None:
     assert {*REASONS, *FINE, *OFF_LIMITS} == set(MISBEHAVIOURS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", REASONS)
-def test_a_misbehaviour_costs_its_page_and_the_log_says_why(hostiles: Hostiles, name: str) -> None:
+def test_misbehavior_fails_its_page_with_logged_reason(hostiles: Hostiles, name: str) -> None:
     visit = hostiles.visit(f"/item/{name}")
     assert visit["outcome"] == "error"
     assert REASONS[name] in visit["reason"]
@@ -156,32 +156,32 @@ def test_no_page_leads_into_a_private_network(hostiles: Hostiles, name: str) -> 
     assert "FRESHET_PRIVATE_HOSTS" in visit["reason"]
 
 
-def test_nothing_was_asked_there(hostiles: Hostiles) -> None:
+def test_private_hosts_receive_no_requests(hostiles: Hostiles) -> None:
     assert {row["host"] for row in hostiles.requests} == {hostiles.url.removeprefix("http://")}
     assert not [row for row in hostiles.requests if row["path"] == "/secret"]
 
 
-def test_where_a_name_leads_is_said(hostiles: Hostiles) -> None:
+def test_reason_includes_private_address_of_host(hostiles: Hostiles) -> None:
     reason = hostiles.visit("/item/to-rebound")["reason"]
     assert re.match(r"rebound\.test:\d+ is not on the public Internet \(127\.0\.0\.1\)", reason)
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_what_can_be_read_is_read(hostiles: Hostiles, name: str) -> None:
+def test_tolerable_misbehavior_is_read(hostiles: Hostiles, name: str) -> None:
     assert hostiles.visit(f"/item/{name}")["outcome"] == "new"
 
 
-def test_pages_that_behave_are_all_there(hostiles: Hostiles) -> None:
+def test_well_behaved_pages_are_read(hostiles: Hostiles) -> None:
     for n in range(GOOD_PAGES):
         assert hostiles.visit(f"/good/{n}")["outcome"] == "new"
 
 
-def test_many_cookies_of_one_page_cost_no_other(hostiles: Hostiles) -> None:
+def test_many_cookies_do_not_affect_other_pages(hostiles: Hostiles) -> None:
     for n in range(6):
         assert hostiles.visit(f"/item/some-cookies/{n}")["outcome"] == "new"
 
 
-def test_the_pass_takes_little_memory_and_little_of_what_is_sent(hostiles: Hostiles) -> None:
+def test_run_limits_memory_and_downloaded_bytes(hostiles: Hostiles) -> None:
     start, peak = (
         int(re.search(rf"'memusage/{name}': (\d+)", hostiles.log)[1])  # type: ignore[index]
         for name in ("startup", "max")
@@ -190,7 +190,7 @@ def test_the_pass_takes_little_memory_and_little_of_what_is_sent(hostiles: Hosti
     assert max(row["bytes"] for row in hostiles.requests) < MAX_SENT
 
 
-def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
+def test_log_has_no_tracebacks(hostiles: Hostiles) -> None:
     before, _, after = hostiles.log.partition("Traceback")
     assert not after, before[-500:] + after[:5000]
 
@@ -209,8 +209,8 @@ ROBOTS = {
     "127.0.0.20": set(),  # a decompression bomb
 }  # fmt: skip
 UNREAD = {
-    "127.0.0.13": LATE,
-    "127.0.0.14": CIRCLES,
+    "127.0.0.13": TIMEOUT,
+    "127.0.0.14": TOO_MANY_REDIRECTS,
     "127.0.0.15": "localhost:{port} is not on the public Internet",
     "127.0.0.20": BOMB,
 }
@@ -232,9 +232,7 @@ def robots(
 
 
 @pytest.mark.parametrize("address", ROBOTS)
-def test_a_robots_txt_is_obeyed_as_far_as_it_can_be_read(
-    robots: tuple[Db, str, str], address: str
-) -> None:
+def test_readable_part_of_robots_txt_is_obeyed(robots: tuple[Db, str, str], address: str) -> None:
     db, log, port = robots
     url = f"http://{address}:{port}"
     for n in range(GOOD_PAGES):
@@ -245,7 +243,7 @@ def test_a_robots_txt_is_obeyed_as_far_as_it_can_be_read(
     assert (message in log) == (address in UNREAD)
 
 
-def test_a_proxy_is_not_sent_into_its_private_network(
+def test_redirects_to_private_hosts_are_blocked_with_proxy(
     freshet: Freshet, database: Db, server: RunningHostile
 ) -> None:
     server.clear_log()
@@ -256,9 +254,7 @@ def test_a_proxy_is_not_sent_into_its_private_network(
     assert {row["host"] for row in server.requests()} == {"other.test"}
 
 
-def test_who_wants_it_is_led_into_private_networks(
-    freshet: Freshet, server: RunningHostile
-) -> None:
+def test_setting_allows_private_addresses(freshet: Freshet, server: RunningHostile) -> None:
     server.clear_log()
     start = [f"{server.url}/item/to-localhost"]
     wrapper = freshet.wrapper("open", start_urls=start, item_pages="/x/", robots=False)
@@ -272,7 +268,7 @@ FEED = (
 ITEM = "<item><title>{0}</title><guid>{0}</guid><link>{0}</link></item>"
 
 
-def test_posts_lead_to_their_feed_s_private_host_and_to_no_other(
+def test_posts_may_link_only_to_private_host_of_their_feed(
     freshet: Freshet, database: Db, server: RunningHostile, pages: Pages
 ) -> None:
     own, other = f"{pages.url}/post.html", f"{server.url}/good/0"
@@ -286,7 +282,7 @@ def test_posts_lead_to_their_feed_s_private_host_and_to_no_other(
     assert results[other] == results[elsewhere] == "blocked"
 
 
-def test_a_page_that_is_added_as_a_feed_names_none_in_a_private_network(
+def test_added_page_cannot_name_feed_on_private_host(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.file("feed.xml", FEED.format(ITEM.format("http://a.example/")))

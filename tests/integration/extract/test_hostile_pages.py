@@ -1,4 +1,4 @@
-"""Pages made to harm the parser: each fails only itself, and the log records the cause."""
+"""Pages that attack the parser do not affect other pages, and the log records the cause."""
 
 from __future__ import annotations
 
@@ -93,30 +93,26 @@ def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_page_that_would_harm_its_reader_is_an_error_and_the_log_says_why(
-    odd: Crawled, name: str
-) -> None:
+def test_harmful_page_is_an_error_with_reason(odd: Crawled, name: str) -> None:
     visit = odd.visit(name)
     assert (visit["outcome"], visit["reason"]) == ("error", REASONS[name])
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_a_page_that_is_only_odd_is_read(odd: Crawled, name: str) -> None:
+def test_odd_but_harmless_page_is_read(odd: Crawled, name: str) -> None:
     assert odd.visit(name)["outcome"] == "new", odd.visit(name).get("reason")
     (post,) = odd.db.posts.find({"url": f"{odd.url}/item/{name}.html"})
     assert post["fields"]["heading"] == "Heading"
 
 
-def test_no_page_costs_another_one(odd: Crawled) -> None:
+def test_harmful_pages_do_not_affect_other_pages(odd: Crawled) -> None:
     targets = odd.db.targets.count_documents({})
     assert odd.db.visits.count_documents({}) == targets == 1 + len(BROKEN) + len(FINE)
     assert odd.db.runs.count_documents({"reason": "finished"}) == 1
     assert "Traceback" not in odd.log
 
 
-def test_a_page_that_keeps_its_reader_busy_is_given_up(
-    databases: Databases, tmp_path: Path
-) -> None:
+def test_page_that_takes_too_long_to_read_is_an_error(databases: Databases, tmp_path: Path) -> None:
     bodies = ENDLESS | {"plain": PARAGRAPH}
     env = {"FRESHET_READ_SECONDS": 1}
     with crawled(databases, tmp_path, bodies, main_text=False, **env) as made:
@@ -125,7 +121,7 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
     assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
 
 
-def test_links_made_for_a_pattern_cost_no_page(
+def test_links_that_attack_patterns_affect_no_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     """Bound matches that would backtrack for minutes, in a crawl and in a plan."""
@@ -155,7 +151,7 @@ def test_links_made_for_a_pattern_cost_no_page(
     assert database.targets.count_documents({"plan": {"$exists": True}}) == 5
 
 
-def test_a_large_change_is_measured_without_holding_up_the_crawl(
+def test_large_change_is_measured_without_blocking_event_loop(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     """Keep the event loop running while the library compares 180,000 characters."""

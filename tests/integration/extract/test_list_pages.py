@@ -56,17 +56,17 @@ def test_an_item_belongs_to_every_category_that_lists_it(lists: Lists) -> None:
     assert sorted(lists.item("b")["categories"]) == ["blue", "red"]
 
 
-def test_an_item_that_leaves_its_list_is_marked_and_kept(lists: Lists) -> None:
+def test_delisted_item_is_marked_and_kept(lists: Lists) -> None:
     lists.pages.list("red/1.html", ["/item-b.html"])
     log = lists.crawl()
     assert lists.item("a")["unlisted_at"]
-    assert lists.item("a")["gone"] is False, "nobody has asked for the page"
+    assert lists.item("a")["gone"] is False, "the page was not requested"
     assert lists.db.posts.count_documents({}) == 2
     assert "1 unlisted" in log
     assert lists.item("b").get("unlisted_at") is None
 
 
-def test_an_item_that_comes_back_loses_the_mark(lists: Lists) -> None:
+def test_relisted_item_is_no_longer_marked(lists: Lists) -> None:
     lists.pages.list("red/1.html", ["/item-b.html"])
     lists.crawl()
     lists.pages.list("red/1.html", ["/item-a.html", "/item-b.html"])
@@ -76,7 +76,7 @@ def test_an_item_that_comes_back_loses_the_mark(lists: Lists) -> None:
     assert lists.db.targets.count_documents({"kind": "item"}) == 2
 
 
-def test_an_unlisted_item_goes_on_being_visited(lists: Lists) -> None:
+def test_unlisted_item_is_still_visited(lists: Lists) -> None:
     lists.pages.list("red/1.html", ["/item-b.html"])
     lists.crawl()
     lists.pages.clear_log()
@@ -85,7 +85,7 @@ def test_an_unlisted_item_goes_on_being_visited(lists: Lists) -> None:
     assert asked(lists.pages)["/item-a.html"] == 1
 
 
-def test_an_item_loses_the_category_whose_list_dropped_it(lists: Lists) -> None:
+def test_delisted_item_loses_category_of_that_list(lists: Lists) -> None:
     lists.pages.list("blue/1.html", [])
     lists.crawl()
     assert lists.item("b")["categories"] == ["red"]
@@ -100,14 +100,14 @@ def test_an_item_that_moves_to_another_list_changes_its_category(lists: Lists) -
     assert lists.item("a").get("unlisted_at") is None
 
 
-def test_a_stored_item_follows_its_categories(lists: Lists) -> None:
+def test_categories_of_stored_post_are_updated(lists: Lists) -> None:
     lists.pages.list("blue/1.html", ["/item-a.html"])
     lists.crawl()
     categories = {post["title"]: sorted(post["categories"]) for post in lists.db.posts.find()}
     assert categories == {"Item a": ["blue", "red"], "Item b": ["red"]}
 
 
-def test_an_item_pushed_to_the_next_page_of_its_list_is_never_marked(lists: Lists) -> None:
+def test_item_moved_to_next_page_of_list_is_not_marked(lists: Lists) -> None:
     lists.pages.item("item-c.html", "Item c")
     lists.pages.list("red/1.html", ["/item-c.html", "/item-a.html", "/red/2.html"])
     lists.pages.list("red/2.html", ["/item-b.html"])
@@ -116,26 +116,26 @@ def test_an_item_pushed_to_the_next_page_of_its_list_is_never_marked(lists: List
     assert sorted(lists.item("b")["categories"]) == ["blue", "red"]
 
 
-def test_a_new_item_is_fetched_in_the_pass_that_finds_it(lists: Lists) -> None:
+def test_new_item_is_fetched_in_the_same_run(lists: Lists) -> None:
     lists.pages.item("item-c.html", "Item c")
     lists.pages.list("red/1.html", ["/item-a.html", "/item-b.html", "/item-c.html"])
     lists.crawl()
     assert lists.item("c")["outcome"] == "new"
     (visit,) = visits(lists.db, target=f"{lists.pages.url}/red/1.html", changed=1)
-    assert visit["diff_size"] > 0, "a list changes by its links"
+    assert visit["diff_size"] > 0, "the links of a list changed"
 
 
-def test_the_items_of_a_list_that_is_gone_are_unlisted_once_that_is_sure(lists: Lists) -> None:
+def test_items_are_unlisted_once_their_list_is_confirmed_gone(lists: Lists) -> None:
     lists.pages.remove("red/1.html")
     lists.crawl()
-    assert lists.item("a").get("unlisted_at") is None, "one 404 may be a mishap"
+    assert lists.item("a").get("unlisted_at") is None, "one 404 may be temporary"
     lists.crawl()
     lists.crawl()
     assert lists.item("a")["unlisted_at"]
     assert lists.item("b")["categories"] == ["blue"]
 
 
-def test_a_list_that_cannot_be_read_hides_nothing(lists: Lists) -> None:
+def test_unreadable_list_unlists_no_items(lists: Lists) -> None:
     lists.pages.file("red/1.html", "")
     lists.crawl()
     assert outcomes(lists.db)["error"] == 1
@@ -157,7 +157,7 @@ def test_a_category_can_come_from_the_page(freshet: Freshet, database: Db, pages
     assert target(database, f"{pages.url}/item-a.html")["categories"] == ["Rainwear"]
 
 
-def test_nothing_is_marked_while_a_list_that_is_due_was_not_read(lists: Lists) -> None:
+def test_items_are_unlisted_only_after_all_due_lists_are_read(lists: Lists) -> None:
     lists.pages.list("red/1.html", ["/item-b.html"])
     lists.hours += 7
     log = lists.freshet.crawl(lists.wrapper, "-a", "limit=2", hours=lists.hours).err

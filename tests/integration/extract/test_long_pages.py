@@ -1,4 +1,4 @@
-"""Long pages are read in other processes, with the same results as in the crawl itself."""
+"""Long pages are read in subprocesses, with the same results as in the crawl process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def long_page(number: int) -> str:
 
 
 def results(freshet: Freshet, database: Db, pages: Pages, **env: object) -> Any:
-    """Return what a crawl of long pages stores, and its log."""
+    """Return the posts and outcomes that a crawl of long pages stores, and its log."""
     wrapper = freshet.wrapper(
         "ferries", start_urls=[f"{pages.url}/list.html"], list_pages="/list", item_pages="/article/"
     )
@@ -34,15 +34,15 @@ def results(freshet: Freshet, database: Db, pages: Pages, **env: object) -> Any:
     return posts, outcomes, log
 
 
-def test_results_do_not_depend_on_the_processes(
+def test_results_do_not_depend_on_number_of_processes(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     for number in range(ITEMS):
         pages.file(f"/article/{number}.html", long_page(number))
     pages.list("/list.html", [f"/article/{number}.html" for number in range(ITEMS)])
-    alone = results(freshet, database, pages, FRESHET_READ_PROCESSES=0)
+    without_processes = results(freshet, database, pages, FRESHET_READ_PROCESSES=0)
     posts, outcomes, log = results(freshet, database, pages, FRESHET_READ_PROCESSES=2)
-    assert (posts, outcomes) == alone[:2]
+    assert (posts, outcomes) == without_processes[:2]
     assert len(posts) == ITEMS
     assert all(len(post["text"]) > 80_000 for post in posts)
     assert {outcome for _, outcome, _ in outcomes} == {"new"}

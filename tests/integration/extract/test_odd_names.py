@@ -60,7 +60,7 @@ class Odd(WrapperSpider):
 """
 
 
-def test_what_pages_name_as_they_like_is_stored_and_read_back(
+def test_odd_field_names_and_values_are_stored(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     sources = {name: source for name, (source, _) in (READ | BROKEN).items()}
@@ -91,9 +91,7 @@ def name_of(url: str) -> str:
     return unquote(url).rpartition("/")[2].removesuffix(".html")
 
 
-def test_json_with_any_keys_and_a_header_with_anything_are_stored(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_json_with_odd_keys_is_stored(freshet: Freshet, database: Db, pages: Pages) -> None:
     value = {"$where": 1, "a.b": {"": "$x"}, "\ud800": "\udfff\0", "n": 10**40}
     pages.file("/item/1.json", json.dumps({"name": "$name", "all": value}))
     pages.list("/list.html", ["/item/1.json"])
@@ -109,9 +107,7 @@ def test_json_with_any_keys_and_a_header_with_anything_are_stored(
     }
 
 
-def test_columns_of_a_query_may_have_any_name(
-    freshet: Freshet, database: Db, tmp_path: Path
-) -> None:
+def test_query_columns_may_have_any_name(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as db:
         db.execute("CREATE TABLE t (x)")
         db.execute("INSERT INTO t VALUES (3)")
@@ -137,13 +133,13 @@ every = "1s"
 
 
 @pytest.mark.parametrize("words", ["targets", "forget --yes"])
-def test_bytes_that_are_no_text_are_one_line(freshet: Freshet, words: str) -> None:
+def test_invalid_utf8_argument_prints_one_line(freshet: Freshet, words: str) -> None:
     result = freshet(*words.split(), os.fsdecode(b"\xff"))
     assert result.code == 1
     assert result.complaint == f"scrapy {words.split(maxsplit=1)[0]}: '\\udcff' is not valid UTF-8"
 
 
-def test_feeds_may_name_their_posts_and_lists_their_folders_as_they_like(
+def test_odd_post_ids_and_feed_categories_are_stored(
     freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:
     names = ["$where", "a.b", "$$ROOT", "{}", "[$ne]", "\\0", "/^.*/"]
@@ -183,7 +179,7 @@ class Tagged(BaseHTTPRequestHandler):
         """Suppress the request log."""
 
 
-def test_validators_may_be_anything(freshet: Freshet, database: Db) -> None:
+def test_odd_validators_are_stored(freshet: Freshet, database: Db) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Tagged) as server:
         threading.Thread(target=server.serve_forever).start()
         url = f"http://127.0.0.1:{server.server_port}"

@@ -51,9 +51,7 @@ def warned(result: Result) -> list[str]:
     return [line.partition("WARNING: shop: ")[2] for line in lines]
 
 
-def test_a_run_that_found_what_it_was_to_find_says_nothing(
-    freshet: Freshet, define: Definition
-) -> None:
+def test_successful_run_does_not_warn(freshet: Freshet, define: Definition) -> None:
     for hours in (0, 7, 30):
         assert warned(freshet.crawl(define(), hours=hours)) == []
 
@@ -72,13 +70,11 @@ def test_item_pages_that_match_no_link_fail_the_run(
     assert done["counts"]["unmatched_links"] == 16
 
 
-def test_it_goes_on_failing_as_long_as_there_is_no_item(
-    freshet: Freshet, define: Definition
-) -> None:
+def test_runs_fail_until_an_item_is_found(freshet: Freshet, define: Definition) -> None:
     wrong = define(item_pages=r"/artikel/\d+")
     freshet.crawl(wrong, code=1)
     again = freshet.crawl(wrong, "-a", "full=1", code=1)
-    assert warned(again) == ["no items found on 2 pages"], "304 shows no links"
+    assert warned(again) == ["no items found on 2 pages"], "a 304 has no links"
     nothing_due = freshet.crawl(wrong)
     assert warned(nothing_due) == []
     assert warned(freshet.crawl(define(), "-a", "full=1")) == []
@@ -92,7 +88,7 @@ def test_list_pages_that_match_no_link_are_a_warning(
     assert f"{pages.url}{TAGS[0]}" in line
 
 
-def test_a_pattern_that_an_edit_broke_is_told_and_the_items_known_stay(
+def test_broken_pattern_warns_and_keeps_known_items(
     freshet: Freshet, database: Db, define: Definition
 ) -> None:
     freshet.crawl(define())
@@ -101,7 +97,7 @@ def test_a_pattern_that_an_edit_broke_is_told_and_the_items_known_stay(
     assert database.posts.count_documents({}) == len(ITEMS)
 
 
-def test_an_edit_that_matches_the_same_is_no_reason_to_warn(
+def test_equivalent_pattern_does_not_warn(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     freshet.crawl(define())
@@ -111,7 +107,7 @@ def test_an_edit_that_matches_the_same_is_no_reason_to_warn(
     assert warned(freshet.crawl(edited, "-a", "full=1")) == []
 
 
-def test_links_that_match_both_patterns_are_one_line(
+def test_links_that_match_both_patterns_warn_once(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     result = freshet.crawl(define(list_pages=r"/seite|\.html"), code=1)
@@ -123,7 +119,7 @@ def test_links_that_match_both_patterns_are_one_line(
     assert "ERROR" not in result.err
 
 
-def test_a_site_whose_links_lead_to_other_hosts(
+def test_site_with_only_external_links_fails_the_run(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     pages.list("index.html", ["https://other.example/1", "https://other.example/2"])
@@ -139,9 +135,7 @@ def test_a_site_that_cannot_be_read_fails_the_run(freshet: Freshet, define: Defi
     assert warned(missing) == ["no items found: 1 page fetched, none read (1 failed)"]
 
 
-def test_a_run_that_was_not_to_visit_all_does_not_fail(
-    freshet: Freshet, database: Db, define: Definition
-) -> None:
+def test_limited_run_does_not_fail(freshet: Freshet, database: Db, define: Definition) -> None:
     assert warned(freshet.crawl(define(), "-a", "limit=1")) == []
     assert outcomes(database) == {"new": 1}
 
@@ -157,7 +151,7 @@ def test_one_page_can_be_watched(freshet: Freshet, pages: Pages, database: Db) -
     assert (post["url"], post["title"]) == (url, "Alone")
 
 
-def test_a_start_url_becomes_an_item_when_the_definition_says_so(
+def test_start_url_becomes_item_if_item_pages_matches(
     freshet: Freshet, pages: Pages, database: Db, define: Definition
 ) -> None:
     url = f"{pages.url}{ITEMS[0]}"
@@ -169,7 +163,7 @@ def test_a_start_url_becomes_an_item_when_the_definition_says_so(
     assert database.posts.distinct("title") == ["Haus 0"]
 
 
-def test_a_list_that_item_pages_matches_is_told_as_its_links_are_not_followed(
+def test_list_matched_by_item_pages_is_a_warning(
     freshet: Freshet, pages: Pages, database: Db, define: Definition
 ) -> None:
     fields = {"title": "h2"}
@@ -183,7 +177,7 @@ def test_a_list_that_item_pages_matches_is_told_as_its_links_are_not_followed(
     assert database.targets.count_documents({}) == 1
 
 
-def test_a_sitemap_that_item_pages_matches_is_an_error_with_the_way_out(
+def test_sitemap_matched_by_item_pages_is_an_error(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     entries = "".join(f"<url><loc>{pages.url}{path}</loc></url>" for path in ITEMS)
@@ -195,7 +189,7 @@ def test_a_sitemap_that_item_pages_matches_is_an_error_with_the_way_out(
     assert warned(freshet.crawl(corrected, "-a", "full=1")) == []
 
 
-def test_a_selector_that_finds_nothing_on_all_pages(
+def test_selector_that_finds_nothing_is_a_warning(
     freshet: Freshet, define: Definition, database: Db
 ) -> None:
     result = freshet.crawl(define(fields={"title": "h1", "price": ".prise"}))
@@ -204,7 +198,7 @@ def test_a_selector_that_finds_nothing_on_all_pages(
     assert (done["counts"]["items_read"], done["counts"]["without_price"]) == (12, 12)
 
 
-def test_selectors_that_all_find_nothing(freshet: Freshet, define: Definition) -> None:
+def test_run_fails_if_no_selector_finds_anything(freshet: Freshet, define: Definition) -> None:
     result = freshet.crawl(define(fields={"price": ".prise"}), code=1)
     assert warned(result) == [
         "field price: nothing found on 12 of 12 pages (selector .prise)",
@@ -212,7 +206,7 @@ def test_selectors_that_all_find_nothing(freshet: Freshet, define: Definition) -
     ]
 
 
-def test_a_page_whose_text_is_made_by_scripts(
+def test_pages_rendered_by_scripts_are_a_warning(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     for path in ITEMS:
@@ -221,7 +215,7 @@ def test_a_page_whose_text_is_made_by_scripts(
     assert warned(result) == ["main_text: nothing found on 12 of 12 pages"]
 
 
-def test_a_field_that_few_pages_have_is_not_told_for_one_new_page(
+def test_rare_field_missing_on_one_page_does_not_warn(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     fields = {"title": "h1", "rare": "i"}
@@ -231,21 +225,19 @@ def test_a_field_that_few_pages_have_is_not_told_for_one_new_page(
     assert warned(freshet.crawl(define(fields=fields), hours=7)) == []
 
 
-def test_a_site_that_was_built_anew_is_told(
-    freshet: Freshet, pages: Pages, define: Definition
-) -> None:
+def test_redesigned_site_is_a_warning(freshet: Freshet, pages: Pages, define: Definition) -> None:
     freshet.crawl(define())
     for n, path in enumerate(ITEMS[:6]):
         pages.file(path, f"<h1>Haus {n}</h1><p class=cost>{n + 1} EUR</p>")
     result = freshet.crawl(define(), hours=30)
-    assert warned(result) == [], "half of the pages have it still"
+    assert warned(result) == [], "half of the pages have a price"
     for path in ITEMS:
         pages.file(path, f"<h1>{path}</h1><p class=cost>5 EUR</p>")
     result = freshet.crawl(define(), hours=60)
     assert warned(result) == ["field price: nothing found on 12 of 12 pages (selector .price)"]
 
 
-def test_a_page_with_links_without_end_is_counted_in_bounds(
+def test_warning_for_thousands_of_links_is_short(
     freshet: Freshet, pages: Pages, database: Db, define: Definition
 ) -> None:
     many = 30_000
@@ -259,7 +251,7 @@ def test_a_page_with_links_without_end_is_counted_in_bounds(
 
 
 @pytest.mark.redis
-def test_workers_warn_once_of_what_all_have_seen(
+def test_workers_warn_once_for_all_of_them(
     freshet: Freshet, pages: Pages, database: Db, redis: str
 ) -> None:
     lists = [f"/seite{n}.html" for n in range(30)]
@@ -278,35 +270,33 @@ def test_workers_warn_once_of_what_all_have_seen(
         done.append(Result(worker.returncode, out, err))
     (done_run,) = database.runs.find()
     assert done_run["workers"] == 2
-    assert sorted(result.code for result in done) == [0, 1], "the one that ends the run fails"
+    assert sorted(result.code for result in done) == [0, 1], "the last worker fails"
     first, last = [line for result in done for line in warned(result)]
     assert first.startswith("no link matched item_pages (150 links seen on 31 pages, for example ")
     assert "/artikel/haus-" in first
     assert last == "no items found on 31 pages"
-    assert 1 <= len(done_run["unmatched"]) <= 6, "each shows the others a few"
+    assert 1 <= len(done_run["unmatched"]) <= 6, "each worker stores a few links"
 
 
-def test_the_doctor_tells_of_fields_that_are_never_found(
-    freshet: Freshet, define: Definition
-) -> None:
+def test_doctor_reports_fields_never_found(freshet: Freshet, define: Definition) -> None:
     broken = define(fields={"title": "h1", "price": ".prise"})
     freshet.crawl(broken)
     assert found_by_doctor(freshet, broken) == [
         ("fields", "warning", "price: not found in any of the newest 12 items (selector .prise)")
     ]
     fixed = define(fields={"title": "h1", "price": ".price"})
-    assert found_by_doctor(freshet, fixed) == [], "nothing was read with this selector so far"
+    assert found_by_doctor(freshet, fixed) == [], "no page was read with this selector yet"
     freshet.crawl(fixed, "-a", "full=1")
     assert found_by_doctor(freshet, fixed) == [
         ("fields", "ok", "all fields found in the newest 12 items")
     ]
 
 
-def test_the_doctor_tells_of_sites_without_items(
+def test_doctor_reports_sites_without_items(
     freshet: Freshet, pages: Pages, define: Definition
 ) -> None:
     wrong = define(item_pages=r"/artikel/\d+")
-    assert found_by_doctor(freshet, wrong) == [], "it was not crawled yet"
+    assert found_by_doctor(freshet, wrong) == [], "not crawled yet"
     freshet.crawl(wrong, code=1)
     assert found_by_doctor(freshet, wrong) == [
         ("items", "warning", "no items collected in any finished run")

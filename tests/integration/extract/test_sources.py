@@ -85,7 +85,7 @@ Crawls = Callable[[str], None]
 
 @pytest.mark.parametrize("first", ["page", "feed"])
 @pytest.mark.parametrize("texts", [FULL, EXCERPT, OTHER], ids=["full", "excerpt", "other"])
-def test_a_page_and_its_own_feeds_post_are_one_item(
+def test_page_and_post_of_its_feed_are_one_item(
     first: str, texts: Texts, freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -124,7 +124,7 @@ def test_a_page_and_its_own_feeds_post_are_one_item(
     assert flags(db) == before
 
 
-def test_the_source_with_most_text_is_shown_and_all_are_named(
+def test_search_shows_source_with_most_text_and_names_all(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -179,7 +179,7 @@ def test_copies_of_an_item_are_copies_of_all_its_sources(
     assert db.posts.find_one({"spider": "copies"})["duplicate_of"] == f"blog {shown(pages, 'a')}"
 
 
-def test_several_feeds_with_one_link_are_one_item(
+def test_posts_of_several_feeds_with_one_link_are_one_item(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -193,7 +193,7 @@ def test_several_feeds_with_one_link_are_one_item(
     assert items(db)["item-a.html"] == ["feeds"] * 3
 
 
-def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
+def test_posts_of_one_feed_with_one_link_are_separate_items(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -228,7 +228,7 @@ def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
     assert db.posts.count_documents(witnesses) == 2
 
 
-def test_a_shared_link_lets_go_of_a_post_in_its_cluster(
+def test_post_leaves_item_if_its_feed_repeats_the_link(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -249,7 +249,7 @@ def test_a_shared_link_lets_go_of_a_post_in_its_cluster(
     assert flags(db) == before
 
 
-def test_links_to_lists_feeds_and_home_pages_are_no_items(
+def test_links_to_lists_feeds_and_home_pages_are_not_items(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -277,7 +277,7 @@ def test_links_to_lists_feeds_and_home_pages_are_no_items(
 @pytest.mark.parametrize("first", ["page", "feed"])
 @pytest.mark.parametrize("slash", ["", "/"])
 @pytest.mark.parametrize("listed", [["/item/a"], ["/item/a/", "/item/a"]], ids=["one", "alias"])
-def test_a_link_that_redirects_is_the_item_that_it_leads_to(
+def test_redirecting_link_belongs_to_item_of_its_destination(
     first: str,
     listed: list[str],
     slash: str,
@@ -303,7 +303,7 @@ def test_a_link_that_redirects_is_the_item_that_it_leads_to(
 
 
 @pytest.mark.parametrize("first", ["page", "feed"])
-def test_a_followed_post_is_an_item_with_the_page_of_another_spider(
+def test_followed_post_and_page_of_another_spider_are_one_item(
     first: str, freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -318,10 +318,10 @@ def test_a_followed_post_is_an_item_with_the_page_of_another_spider(
     assert in_json(freshet, "history", shown(pages, "a"))["spider"] == "blog"
 
 
-def test_pages_that_all_redirect_to_one_are_as_many_items(
+def test_links_that_redirect_to_one_page_are_separate_items(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
-    """Keep posts apart whose links all redirect to one consent page."""
+    """Keep posts separate if their links all redirect to one consent page."""
     db, uri = stored
     pages.file("consent/index.html", f"<p>{text(70)}</p>")
     for name in NAMES:
@@ -333,7 +333,7 @@ def test_pages_that_all_redirect_to_one_are_as_many_items(
     assert len(db.posts.distinct("item")) == 3
 
 
-def test_a_source_stands_on_its_own_when_the_other_goes(
+def test_source_remains_after_other_source_is_deleted(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -354,7 +354,7 @@ def test_a_source_stands_on_its_own_when_the_other_goes(
     assert sources(hits(freshet, "aword")[0]) == ["blog"]
 
 
-def test_forgetting_a_url_forgets_all_sources_of_it(
+def test_forget_url_deletes_all_its_sources(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -370,7 +370,7 @@ def test_forgetting_a_url_forgets_all_sources_of_it(
     assert db.signatures.count_documents({"post": {"$regex": " a$|item-a"}}) == 0
 
 
-def test_sources_are_one_item_without_comparing_texts_too(
+def test_sources_are_one_item_with_duplicates_off(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored

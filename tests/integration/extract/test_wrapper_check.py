@@ -91,7 +91,7 @@ def test_a_url_that_matches_no_pattern_is_a_problem(
     ]
 
 
-def test_a_list_page_that_leads_nowhere_is_a_problem(
+def test_list_page_without_matching_links_is_a_problem(
     freshet: Freshet, pages: Pages, wrapper: Path
 ) -> None:
     pages.list("/list/2", ["/index.html", "/about"])
@@ -103,7 +103,7 @@ def test_a_list_page_that_leads_nowhere_is_a_problem(
     ]
 
 
-def test_a_site_may_be_given_by_arguments(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
+def test_site_may_be_defined_by_arguments(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
     index = f"{pages.url}/index.html"
     given = ("-a", "name=shop", "-a", f"start_urls={index}", "-a", r"item_pages=/item/\d+$")
     report = checked(freshet, "site", *given, index, f"{pages.url}/item/1")
@@ -122,7 +122,7 @@ def test_a_site_may_be_given_by_arguments(freshet: Freshet, pages: Pages, wrappe
         (("site", "-a", "name=x", "-a", "start_urls=x", "-a", "item_pages=/"), "start_urls"),
     ],
 )
-def test_bad_arguments_are_one_line(freshet: Freshet, words: tuple[str, ...], named: str) -> None:
+def test_bad_arguments_print_one_line(freshet: Freshet, words: tuple[str, ...], named: str) -> None:
     done = freshet("wrapper", "check", *words)
     assert done.code == 1
     assert named in done.complaint
@@ -134,16 +134,14 @@ def test_an_argument_without_a_value_is_wrong_usage(freshet: Freshet) -> None:
     assert "-a NAME=VALUE" in done.err
 
 
-def test_a_page_of_many_links_is_told_in_bounds(
-    freshet: Freshet, pages: Pages, wrapper: Path
-) -> None:
+def test_output_for_many_links_is_short(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
     pages.list("index.html", [f"/a{'z' * (n % 9)}/{'x/' * (n % 60)}{n}" for n in range(5000)])
     shown = text(freshet, wrapper, f"{pages.url}/index.html", code=1)
     assert "2,000 links matched no pattern, 3,000 more not examined:\n" in shown
     assert len(shown.splitlines()) < 40
 
 
-def test_a_start_url_that_is_an_item_says_what_is_not_followed(
+def test_start_url_that_is_an_item_reports_skipped_links(
     freshet: Freshet, pages: Pages, wrapper: Path
 ) -> None:
     index = f"{pages.url}/index.html"

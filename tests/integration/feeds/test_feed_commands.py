@@ -53,7 +53,7 @@ def written(folder: Path, text: str | bytes, name: str = "list.opml") -> Path:
     return path
 
 
-def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None) -> None:
+def store_feed(db: Db, url: str, target: Row | None = None, monitor: Row | None = None) -> None:
     """Store a feed of the spider `feeds` as a crawl does."""
     key = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
     past = {
@@ -85,9 +85,7 @@ def prepared(freshet: Freshet, database: Db) -> Db:
     return database
 
 
-def test_a_list_is_imported_once_however_often(
-    freshet: Freshet, database: Db, tmp_path: Path
-) -> None:
+def test_repeated_import_adds_no_feeds(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     path = written(tmp_path, OPML)
     first = in_json(freshet, "feeds", "import", path)
     assert first == {
@@ -114,7 +112,7 @@ def test_a_list_is_imported_once_however_often(
     }
 
 
-def test_what_is_there_gains_categories_and_keeps_its_title(
+def test_known_feed_gains_categories_and_keeps_its_title(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
     feeds(freshet, "import", written(tmp_path, OPML))
@@ -130,8 +128,8 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
     assert (row["title"], row["categories"]) == ("A", ["News/Local", "News/World"])
 
 
-def test_an_alias_is_known(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
-    seen(prepared, "https://a.example/new", {"aliases": ["https://a.example/feed"]})
+def test_import_recognizes_aliases(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
+    store_feed(prepared, "https://a.example/new", {"aliases": ["https://a.example/feed"]})
     done = in_json(freshet, "feeds", "import", written(tmp_path, OPML))
     assert (done["added"], done["known"]) == (1, 1)
     row = prepared.targets.find_one({"url": "https://a.example/new"})
@@ -139,7 +137,7 @@ def test_an_alias_is_known(freshet: Freshet, prepared: Db, tmp_path: Path) -> No
     assert row["categories"] == ["News/Local"]
 
 
-def test_a_list_comes_from_standard_input(
+def test_import_reads_standard_input(
     freshet: Freshet, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = io.TextIOWrapper(io.BytesIO(b"# mine\nhttps://a.example/feed\n"))
@@ -149,7 +147,7 @@ def test_a_list_comes_from_standard_input(
     assert urls(database.targets.find()) == {"https://a.example/feed"}
 
 
-def test_a_pipe_is_read_as_well(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+def test_import_reads_pipe(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = Thread(target=path.write_text, args=(OPML,))
@@ -167,7 +165,7 @@ def test_a_pipe_is_read_as_well(freshet: Freshet, database: Db, tmp_path: Path) 
         ("<opml><body/></opml>", "OPML without any feeds"),
     ],
 )
-def test_what_is_no_list_is_one_line(
+def test_invalid_list_prints_one_line(
     freshet: Freshet, database: Db, tmp_path: Path, text: str, complaint: str
 ) -> None:
     path = written(tmp_path, text)
@@ -176,7 +174,7 @@ def test_what_is_no_list_is_one_line(
     assert not database.targets.find_one()
 
 
-def test_a_list_of_nothing_but_refusals_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
+def test_list_with_only_invalid_urls_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, "a.example\n" * 25))
     assert (done.code, done.out) == (
         1,
@@ -186,14 +184,14 @@ def test_a_list_of_nothing_but_refusals_is_an_error(freshet: Freshet, tmp_path: 
     assert done.err.splitlines()[20:] == ["scrapy feeds: and 5 more (--json shows all)"]
 
 
-def test_a_file_that_is_not_there(freshet: Freshet, tmp_path: Path) -> None:
+def test_missing_file_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", tmp_path / "none.opml")
     assert (done.code, done.complaint) == (
         1, f"scrapy feeds: {tmp_path}/none.opml: No such file or directory"
     )  # fmt: skip
 
 
-def test_a_broken_list_gives_what_can_be_read(freshet: Freshet, tmp_path: Path) -> None:
+def test_readable_part_of_broken_list_is_imported(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, OPML.replace("</opml>", "&</o")))
     assert (done.code, done.out.splitlines()[0]) == (
         0, "2 feeds added, 0 already known, 2 categories, 1 rejected"
@@ -201,7 +199,7 @@ def test_a_broken_list_gives_what_can_be_read(freshet: Freshet, tmp_path: Path) 
     assert done.out.splitlines()[1].startswith("note: malformed XML (")
 
 
-def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+def test_export_and_import_round_trip(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     feeds(freshet, "import", written(tmp_path, OPML))
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
@@ -220,9 +218,9 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     assert [*tmp_path.glob(".out*")] == []
 
 
-def test_an_export_names_site_and_title_of_the_feed_itself(freshet: Freshet, prepared: Db) -> None:
-    seen(prepared, "https://a.example/", {"categories": ["N", "M"]})
-    seen(prepared, "https://b.example/", {"alias_of": "https://a.example/"})
+def test_export_includes_site_and_title_of_feed(freshet: Freshet, prepared: Db) -> None:
+    store_feed(prepared, "https://a.example/", {"categories": ["N", "M"]})
+    store_feed(prepared, "https://b.example/", {"alias_of": "https://a.example/"})
     line = (
         '<outline type="rss" text="Its own title" title="Its own title"'
         ' xmlUrl="https://a.example/" htmlUrl="https://x.example/"/>'
@@ -235,7 +233,7 @@ def test_an_export_names_site_and_title_of_the_feed_itself(freshet: Freshet, pre
     ]  # fmt: skip
 
 
-def test_a_file_that_cannot_be_written(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
+def test_unwritable_file_is_an_error(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
     done = feeds(freshet, "export", tmp_path / "none" / "out.opml")
     assert (done.code, done.complaint) == (
         1, f"scrapy feeds: {tmp_path}/none/out.opml: No such file or directory"
@@ -263,9 +261,7 @@ def blog(pages: Pages) -> Pages:
     return pages
 
 
-def test_a_page_gives_the_first_feed_that_it_names(
-    freshet: Freshet, blog: Pages, database: Db
-) -> None:
+def test_adding_page_adds_its_first_feed(freshet: Freshet, blog: Pages, database: Db) -> None:
     added = freshet(
         "feeds", "add", f"{blog.url}/", "--category", " News / Local", "--category", "B"
     )
@@ -277,7 +273,7 @@ def test_a_page_gives_the_first_feed_that_it_names(
     assert asked(blog)["/comments.xml"] == 0
 
 
-def test_a_feed_is_added_with_its_title_and_found_again(
+def test_feed_is_added_with_title_and_recognized_again(
     freshet: Freshet, blog: Pages, database: Db
 ) -> None:
     url = f"{blog.url}/main.xml"
@@ -293,7 +289,7 @@ def test_a_feed_is_added_with_its_title_and_found_again(
     assert (again.code, again.out) == (0, f"known  {url}  My title\n")
     (row,) = database.targets.find()
     assert row["title"] == "My title"
-    assert row["next_visit"] <= datetime.now(UTC), "who names a gone feed wants it looked at again"
+    assert row["next_visit"] <= datetime.now(UTC), "adding a gone feed again makes it due"
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown(
@@ -310,14 +306,14 @@ def test_a_password_in_a_url_is_refused_and_not_shown(
     assert all("@" not in url for url in urls(database.targets.find()))
 
 
-def test_all_feeds_of_a_page(freshet: Freshet, blog: Pages, database: Db) -> None:
+def test_all_option_adds_all_feeds_of_page(freshet: Freshet, blog: Pages, database: Db) -> None:
     done = json.loads(freshet("feeds", "add", f"{blog.url}/", "--all", "--json").out)
     paths = [feed["url"].removeprefix(blog.url) for feed in done["feeds"]]
     assert paths == ["/main.xml", "/second.xml", "/comments.xml"]
     assert database.targets.count_documents({}) == 3
 
 
-def test_what_gives_no_feed_is_said_and_the_rest_is_added(
+def test_urls_without_feeds_are_reported_and_others_added(
     freshet: Freshet, blog: Pages, database: Db
 ) -> None:
     names = (
@@ -344,14 +340,14 @@ def test_what_gives_no_feed_is_said_and_the_rest_is_added(
     assert asked(blog)["/private/feed.xml"] == asked(blog)["/private/other.xml"] == 0
 
 
-def test_a_host_that_does_not_answer_is_one_line(freshet: Freshet, database: Db) -> None:
+def test_unreachable_host_prints_one_line(freshet: Freshet, database: Db) -> None:
     done = freshet("feeds", "add", "http://127.0.0.1:9/")
     assert (done.code, done.out) == (1, "")
     assert done.complaint.startswith("scrapy feeds: http://127.0.0.1:9/: Connection was refused")
     assert not database.targets.find_one()
 
 
-def test_without_fetching_it_is_added_as_it_is(freshet: Freshet, database: Db) -> None:
+def test_no_fetch_adds_url_without_check(freshet: Freshet, database: Db) -> None:
     done = feeds(
         freshet, "add", "feed://x.example/a?utm_source=b", "--no-fetch", "http://y.example"
     )
@@ -360,29 +356,31 @@ def test_without_fetching_it_is_added_as_it_is(freshet: Freshet, database: Db) -
 
 
 @pytest.mark.parametrize("args", [("http://a.b", "http://c.d"), ("http://a.b", "--all")])
-def test_a_title_is_of_one_feed(freshet: Freshet, args: tuple[str, ...]) -> None:
+def test_title_is_allowed_for_one_feed_only(freshet: Freshet, args: tuple[str, ...]) -> None:
     done = feeds(freshet, "add", *args, "--title", "T")
     assert (done.code, done.complaint) == (
         1, "scrapy feeds: --title is for a single feed. Give one URL, without --all"
     )  # fmt: skip
 
 
-def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> None:
+def test_list_shows_state_of_each_feed(freshet: Freshet, prepared: Db) -> None:
     plan = {"id": "p", "rate_per_week": 12.5, "rate_low": 9.0, "rate_high": 17.0,
             "weeks": 1, "slots": [3]}  # fmt: skip
     push = {"hub": "https://hub.example/", "state": "active", "secret": "s3cret", "token": "t0ken"}
-    seen(
+    store_feed(
         prepared,
         "https://a.example/",
         {"title": "My title", "plan": plan},
         {"missed_posts": 3.4, "gaps": 2},
     )
-    seen(prepared, "https://b.example/", None, {"full": False, "feed_size": 15, "push": push})
+    store_feed(prepared, "https://b.example/", None, {"full": False, "feed_size": 15, "push": push})
     failing = {"outcome": "error", "consecutive_errors": 2}
-    seen(prepared, "https://c.example/", failing, {"error": "status 500"})
-    seen(prepared, "https://d.example/", {"gone": True, "consecutive_gone": 3})
-    seen(prepared, "https://e.example/", {"alias_of": "https://a.example/"})
-    seen(prepared, "https://f.example/", None, {"problems": ["no dates", "2 posts without id"]})
+    store_feed(prepared, "https://c.example/", failing, {"error": "status 500"})
+    store_feed(prepared, "https://d.example/", {"gone": True, "consecutive_gone": 3})
+    store_feed(prepared, "https://e.example/", {"alias_of": "https://a.example/"})
+    store_feed(
+        prepared, "https://f.example/", None, {"problems": ["no dates", "2 posts without id"]}
+    )
     feeds(freshet, "add", "--no-fetch", "https://g.example/")
     prepared.targets.insert_one(
         {"_id": "feeds https://post.example/", "spider": "feeds", "url": "https://post.example/",
@@ -417,11 +415,9 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
     assert max(map(len, feeds(freshet, "list", COLUMNS=80).out.splitlines())) <= 80
 
 
-def test_a_feed_that_changed_little_has_a_rate_of_a_week_at_least(
-    freshet: Freshet, prepared: Db
-) -> None:
+def test_rate_assumes_history_of_at_least_one_week(freshet: Freshet, prepared: Db) -> None:
     past = {"since": NOW - HOUR, "until": NOW, "changes": Binary(bytes(12 * 3)), "false_dates": 0}
-    seen(prepared, "https://a.example/", {"history": past})
+    store_feed(prepared, "https://a.example/", {"history": past})
     assert listed(freshet)[0]["rate_per_week"] == 3.0
     unsure = {"rate_per_week": 3.0, "rate_low": 0.2, "rate_high": 9.0}
     prepared.targets.update_one({}, {"$set": {"plan": unsure}}, bypass_document_validation=True)
@@ -429,14 +425,14 @@ def test_a_feed_that_changed_little_has_a_rate_of_a_week_at_least(
     assert "not known" in feeds(freshet, "list", COLUMNS=120).out
 
 
-def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:
-    seen(
+def test_list_filters_feeds(freshet: Freshet, prepared: Db) -> None:
+    store_feed(
         prepared,
         "https://a.example/",
         {"categories": ["News/Local"], "aliases": ["https://old.example/"]},
     )
-    seen(prepared, "https://b.example/", {"categories": ["News"]})
-    seen(prepared, "https://c.example/", {"categories": ["Newspapers"]})
+    store_feed(prepared, "https://b.example/", {"categories": ["News"]})
+    store_feed(prepared, "https://c.example/", {"categories": ["Newspapers"]})
 
     def shown(*args: str) -> list[str]:
         return [row["url"] for row in listed(freshet, *args)]
@@ -459,7 +455,7 @@ def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:
     )  # fmt: skip
 
 
-def test_an_empty_list_says_how_to_begin(freshet: Freshet, database: Db) -> None:
+def test_empty_list_suggests_adding_feeds(freshet: Freshet, database: Db) -> None:
     assert feeds(freshet, "list").out == (
         "no feeds yet. Add some with scrapy feeds import FILE or scrapy feeds add URL\n"
     )
@@ -468,9 +464,9 @@ def test_an_empty_list_says_how_to_begin(freshet: Freshet, database: Db) -> None
 
 
 def collected(db: Db, url: str) -> None:
-    """Store a feed with all it can produce: a post, its page, versions and visits of both."""
+    """Store a feed with a post, the page of the post, and versions and visits of both."""
     key, page = f"feeds {url}", f"{url}posts/1"
-    seen(db, url)
+    store_feed(db, url)
     times: Row = {"at": NOW, "spider": "feeds", "content_hash": "h"}
     visit = times | {"outcome": "new", "changed": 0}
     db.posts.insert_one(
@@ -488,11 +484,11 @@ def collected(db: Db, url: str) -> None:
     db.days.insert_one({"spider": "feeds", "target": url, "day": NOW})
 
 
-def test_remove_takes_a_feed_with_all_that_came_of_it(freshet: Freshet, prepared: Db) -> None:
+def test_remove_deletes_feed_and_its_data(freshet: Freshet, prepared: Db) -> None:
     collected(prepared, "https://a.example/")
     collected(prepared, "https://a.example/b/")
     alias = "https://old.example/"
-    seen(prepared, alias, {"alias_of": "https://a.example/b/"})
+    store_feed(prepared, alias, {"alias_of": "https://a.example/b/"})
     prepared.targets.update_one({"url": "https://a.example/b/"}, {"$set": {"aliases": [alias]}})
     other = {"_id": "shop https://a.example/b/", "spider": "shop", "url": "https://a.example/b/"}
     prepared.targets.insert_one(other | {"kind": "item", "first_seen": NOW, "next_visit": NOW})
@@ -520,7 +516,7 @@ def test_remove_takes_a_feed_with_all_that_came_of_it(freshet: Freshet, prepared
 
 
 def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
-    seen(prepared, "https://a.example/")
+    store_feed(prepared, "https://a.example/")
     done = feeds(freshet, "remove", "https://a.example/", "https://z.example/", "--yes")
     assert (done.code, done.complaint) == (
         1, "scrapy feeds: feed not found: https://z.example/. scrapy feeds list shows the feeds of "
@@ -549,13 +545,13 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
         (("export", "--format", "csv"), "argument --format: invalid choice: 'csv'"),
     ],
 )
-def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint: str) -> None:
+def test_wrong_usage_is_reported(freshet: Freshet, args: tuple[str, ...], complaint: str) -> None:
     done = feeds(freshet, *args)
     assert done.code == 2
     assert complaint in done.err.splitlines()[-1]
 
 
-def test_help_tells_every_action_with_its_options_and_an_example(freshet: Freshet) -> None:
+def test_help_lists_actions_with_options_and_examples(freshet: Freshet) -> None:
     help_text = feeds(freshet, "--help").out
     for action in ("import", "add", "export", "list", "remove", "push"):
         assert f"\nscrapy feeds {action} [" in help_text

@@ -88,7 +88,7 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert target(db, url)["feed_size"] == 2
 
 
-def test_posts_that_left_between_two_visits_are_counted_as_missed(
+def test_posts_that_disappear_between_visits_count_as_missed(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -105,7 +105,7 @@ def test_posts_that_left_between_two_visits_are_counted_as_missed(
     assert "missed" in result.err
 
 
-def test_a_feed_that_gives_its_posts_new_ids_brings_them_only_once(
+def test_posts_with_changed_ids_are_stored_once(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -136,7 +136,7 @@ BAD = {
 }
 
 
-def test_what_is_no_feed_costs_that_feed_only_and_keeps_its_posts(
+def test_invalid_document_affects_only_its_feed_and_keeps_posts(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -171,7 +171,7 @@ def test_two_urls_with_the_same_posts_are_one_feed(
     assert db.posts.count_documents({}) == 2
 
 
-def test_a_category_that_has_all_posts_for_a_while_is_a_feed_of_its_own(
+def test_feeds_with_same_posts_but_different_titles_are_separate(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -182,7 +182,7 @@ def test_a_category_that_has_all_posts_for_a_while_is_a_feed_of_its_own(
     assert "alias_of" not in target(db, f"{pages.url}/tea.xml")
 
 
-def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
+def test_follow_fetches_pages_of_new_posts_once(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -203,7 +203,7 @@ def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
     assert asked(pages)["/posts/a.html"] == 2, "an edited post may have an edited page"
 
 
-def test_a_feed_that_asks_for_time_is_given_it(
+def test_ttl_of_feed_delays_next_visit(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -214,13 +214,13 @@ def test_a_feed_that_asks_for_time_is_given_it(
     assert row["next_visit"] - row["visited_at"] >= timedelta(hours=24)
 
 
-def test_the_name_of_the_wrapper_file_must_exist(freshet: Freshet, tmp_path: Path) -> None:
+def test_missing_definition_file_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
     result = freshet("crawl", "feeds", "-a", f"wrapper={tmp_path / 'none.toml'}")
     assert result.code == 1
     assert "none.toml" in result.complaint
 
 
-def test_a_feed_that_moved_for_good_is_renamed_once_it_has_said_so_three_times(
+def test_feed_is_renamed_after_repeated_permanent_redirects(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -245,7 +245,7 @@ def test_a_feed_that_moved_for_good_is_renamed_once_it_has_said_so_three_times(
     assert len(visits(db, target=new)) == 4
 
 
-def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
+def test_hub_deliveries_are_stored_without_requests(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -292,7 +292,7 @@ def deliver(db: Db, url: str, number: int, body: str, at: datetime) -> None:
     db.pushes.insert_one(row)
 
 
-def test_a_document_delivered_again_does_not_bring_old_contents_back(
+def test_outdated_delivery_does_not_restore_old_content(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -313,7 +313,7 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
         result = crawl(freshet, hours=12.1 + number / 10)
         assert "hub delivered different content for 1 known post; fetching" in result.err
         assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
-        assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
+        assert asked(pages)["/feed.xml"] == number + 1, "fetched in the same run"
         assert db.feeds.find_one()["title"] == "A blog"
 
     # A true edit is found by that fetch; a new post arrives with the delivery itself.
@@ -325,5 +325,5 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
     assert [row.get("pushed", False) for row in visits(db)][-2:] == [True, False]
 
 
-def test_without_a_feed_the_crawl_says_how_to_get_one(freshet: Freshet) -> None:
+def test_crawl_without_feeds_suggests_adding_some(freshet: Freshet) -> None:
     assert "No feeds found. Add some: scrapy feeds import FILE" in crawl(freshet).err

@@ -20,7 +20,7 @@ FAULTS = {
     "expired": "the certificate has expired",
     "early": "the certificate is not valid yet",
     "other": "the certificate is not valid for localhost",
-    "itself": "the certificate is self-signed",
+    "self_signed": "the certificate is self-signed",
 }
 
 
@@ -56,7 +56,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         "expired": certificate(folder, days=(-9, -2), signed_by=signer),
         "early": certificate(folder, days=(2, 9), signed_by=signer),
         "other": certificate(folder, host="other.example", signed_by=signer),
-        "itself": certificate(folder, days=(-1, 3)),
+        "self_signed": certificate(folder, days=(-1, 3)),
     }
     with contextlib.ExitStack() as stack:
         ports = {name: stack.enter_context(secure(*two)) for name, two in files.items()}
@@ -91,7 +91,7 @@ def crawled(freshet: Freshet, sites: Sites, **keys: object) -> str:
     return freshet.crawl(wrapper, code=1, SSL_CERT_FILE=sites.trusted).err
 
 
-def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
+def test_bad_certificate_fails_its_site_with_logged_reason(
     freshet: Freshet, database: Db, sites: Sites
 ) -> None:
     log = crawled(freshet, sites)
@@ -110,12 +110,14 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
     assert "Traceback" not in log
 
 
-def test_a_wrapper_may_take_them_as_they_are(freshet: Freshet, database: Db, sites: Sites) -> None:
+def test_verify_tls_false_accepts_bad_certificates(
+    freshet: Freshet, database: Db, sites: Sites
+) -> None:
     crawled(freshet, sites, verify_tls=False)
     assert outcomes(database) == {"new": len(FAULTS)}
 
 
-def test_so_may_the_wrapper_of_feeds(freshet: Freshet, database: Db, sites: Sites) -> None:
+def test_verify_tls_applies_to_feeds(freshet: Freshet, database: Db, sites: Sites) -> None:
     freshet("feeds", "add", "--no-fetch", sites.urls["expired"])
     for verify, reason in ((True, "the certificate has expired"), (False, "not a feed")):
         wrapper = freshet.wrapper("feeds", verify_tls=verify)

@@ -1,4 +1,4 @@
-"""Conditional requests: sent only if a "not modified" answer would be correct."""
+"""Conditional requests are sent only if a "not modified" response would be correct."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_first_request_has_no_validators(freshet: Freshet, pages: Pages) -> No
     assert not conditional(pages)
 
 
-def test_later_requests_have_those_of_the_visit_before(
+def test_later_requests_have_validators_of_previous_visit(
     freshet: Freshet, database: Db, pages_once: Pages
 ) -> None:
     pages_once.item("item-a.html", "A2")
@@ -54,14 +54,12 @@ def test_later_requests_have_those_of_the_visit_before(
     assert [visit["outcome"] for visit in item] == ["new", "changed", "not_modified"]
 
 
-def test_an_edit_of_a_wrapper_that_leaves_the_fields_keeps_the_validators(
-    freshet: Freshet, pages_once: Pages
-) -> None:
+def test_edit_of_other_keys_keeps_validators(freshet: Freshet, pages_once: Pages) -> None:
     freshet.crawl(wrapper(freshet, pages_once, concurrency=2, headers={"X-A": "b"}), "-a", "full=1")
     assert conditional(pages_once) == {"/list.html", "/item-a.html"}
 
 
-def test_an_edit_of_the_fields_reads_the_page_again_and_logs_no_change(
+def test_edit_of_fields_rereads_page_without_logging_change(
     freshet: Freshet, database: Db, pages_once: Pages
 ) -> None:
     freshet.crawl(wrapper(freshet, pages_once, fields=TITLE_AND_TEXT), "-a", "full=1")
@@ -75,15 +73,13 @@ def test_an_edit_of_the_fields_reads_the_page_again_and_logs_no_change(
     )
 
 
-def test_a_field_that_was_added_reaches_the_stored_items(
-    freshet: Freshet, database: Db, pages_once: Pages
-) -> None:
+def test_added_field_is_stored(freshet: Freshet, database: Db, pages_once: Pages) -> None:
     freshet.crawl(wrapper(freshet, pages_once, fields=TITLE_AND_TEXT), "-a", "full=1")
     (post,) = database.posts.find()
     assert post["fields"] == {"title": "A", "text": "Text of A"}
 
 
-def test_after_an_edit_of_the_fields_a_change_has_its_size_again(
+def test_change_after_edit_of_fields_has_diff_size(
     freshet: Freshet, database: Db, pages_once: Pages
 ) -> None:
     edited = wrapper(freshet, pages_once, fields=TITLE_AND_TEXT)
@@ -91,10 +87,10 @@ def test_after_an_edit_of_the_fields_a_change_has_its_size_again(
     pages_once.file("item-a.html", '<h1>A</h1><p class="text">Text of B</p>')
     freshet.crawl(edited, "-a", "full=1", hours=1)
     (changed,) = visits(database, changed=1)
-    assert changed["diff_size"] == 2, "an A went, a B came"
+    assert changed["diff_size"] == 2, "A was replaced by B"
 
 
-def test_a_change_at_the_moment_of_an_edit_is_logged(
+def test_change_at_the_time_of_an_edit_is_logged(
     freshet: Freshet, database: Db, pages_once: Pages
 ) -> None:
     pages_once.file("item-a.html", '<h1>B</h1><p class="text">Text of B</p>')
@@ -104,9 +100,7 @@ def test_a_change_at_the_moment_of_an_edit_is_logged(
     assert database.posts.distinct("title") == ["B"]
 
 
-def test_after_an_edit_the_next_pass_asks_with_validators_again(
-    freshet: Freshet, pages_once: Pages
-) -> None:
+def test_second_run_after_edit_sends_validators_again(freshet: Freshet, pages_once: Pages) -> None:
     edited = wrapper(freshet, pages_once, fields=TITLE_AND_TEXT)
     freshet.crawl(edited, "-a", "full=1")
     pages_once.clear_log()
@@ -114,7 +108,7 @@ def test_after_an_edit_the_next_pass_asks_with_validators_again(
     assert conditional(pages_once) == {"/list.html", "/item-a.html"}
 
 
-def test_an_edit_of_the_patterns_is_seen_on_lists_that_did_not_change(
+def test_edited_patterns_apply_to_unchanged_lists(
     freshet: Freshet, database: Db, pages_once: Pages
 ) -> None:
     pages_once.list("list.html", ["item-a.html", "post-b.html"])

@@ -59,7 +59,7 @@ def carries(headers: dict[str, str]) -> bool:
     return all(whole)
 
 
-def assert_ignorant(server: Recorder) -> None:
+def assert_no_secrets(server: Recorder) -> None:
     """Check that no request, including for robots.txt, has a secret or a foreign Referer."""
     assert server.asked
     for _, headers in server.asked:
@@ -68,7 +68,7 @@ def assert_ignorant(server: Recorder) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_another_host_carries_none(
+def test_redirect_to_another_host_sends_no_secrets(
     freshet: Freshet, own: Recorder, other: Recorder, status: int
 ) -> None:
     own.answers["/list?key=in-the-query"] = (status, f"{other.url}/item")
@@ -77,10 +77,10 @@ def test_a_redirect_to_another_host_carries_none(
     freshet.crawl(site(freshet, own, start_urls=start), code=1, **ENV)
     assert carries(own.headers("/list?key=in-the-query"))
     assert other.headers("/item")
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_a_chain_of_redirects_that_comes_back_carries_them_at_home_only(
+def test_redirect_chain_sends_secrets_to_own_host_only(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     own.answers |= {"/list": (302, "/list/2"), "/list/2": (307, f"{other.url}/a"), "/list/3": PAGE}
@@ -89,19 +89,19 @@ def test_a_chain_of_redirects_that_comes_back_carries_them_at_home_only(
     freshet.crawl(site(freshet, own), code=1, **ENV)
     assert all(carries(own.headers(path)) for path in ("/list", "/list/2", "/list/3"))
     assert other.headers("/b")["cookie"] == "theirs=1"
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_a_refresh_to_another_host_carries_none(
+def test_refresh_to_another_host_sends_no_secrets(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     own.answers["/list"] = f'<meta http-equiv="refresh" content="0; url={other.url}/item">'
     other.answers["/item"] = PAGE
     freshet.crawl(site(freshet, own), code=1, **ENV)
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_links_and_sitemaps_carry_none_to_another_port(
+def test_links_and_sitemaps_send_no_secrets_to_another_port(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     head = "<?xml version='1.0'?><urlset xmlns='http://www.sitemaps.org/schemas/sitemap/0.9'>"
@@ -113,19 +113,21 @@ def test_links_and_sitemaps_carry_none_to_another_port(
     assert carries(own.headers("/sitemap.xml"))
     assert other.headers("/item-a")
     assert other.headers("/item-b")
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_robots_txt_carries_no_headers_and_none_of_them_where_it_redirects(
+def test_robots_txt_requests_send_no_secrets(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     own.answers |= {"/list": PAGE, "/robots.txt": (302, f"{other.url}/robots.txt")}
     freshet.crawl(site(freshet, own), code=1, **ENV)
     assert "x-api-key" not in own.headers("/robots.txt")
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_cells_on_other_hosts_carry_none(freshet: Freshet, own: Recorder, other: Recorder) -> None:
+def test_cells_on_other_hosts_get_no_secrets(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
     own.answers |= {"/list": PAGE, "/rate": PAGE}
     other.answers["/rate"] = PAGE
     cells = {
@@ -134,10 +136,10 @@ def test_cells_on_other_hosts_carry_none(freshet: Freshet, own: Recorder, other:
     }
     freshet.crawl(site(freshet, own, cells=cells), code=1, **ENV)
     assert carries(own.headers("/rate"))
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_cells_alone_carry_them_to_the_hosts_of_the_cells(
+def test_crawl_of_cells_sends_secrets_to_their_hosts(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     own.answers["/rate"] = (302, f"{other.url}/rate")
@@ -147,22 +149,20 @@ def test_cells_alone_carry_them_to_the_hosts_of_the_cells(
     result = freshet("crawl", "cells", "-a", f"file={path}", **ENV)
     assert result.code == 0, result.err
     assert carries(own.headers("/rate"))
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_from_https_to_http_goes_none(freshet: Freshet, tmp_path: Path) -> None:
+def test_redirect_from_https_to_http_sends_no_secrets(freshet: Freshet, tmp_path: Path) -> None:
     with Recorder(certificate(tmp_path)) as secure, Recorder() as plain:
         # Both sites have the same host name, so the redirect only changes the scheme and the port.
         secure.answers["/list"] = (302, plain.url + "/item")
         plain.answers["/item"] = PAGE
         freshet.crawl(site(freshet, secure, verify_tls=False), code=1, **ENV)
         assert carries(secure.headers("/list"))
-        assert_ignorant(plain)
+        assert_no_secrets(plain)
 
 
-def test_a_subdomain_and_a_proxy_get_none_of_a_site_s_secrets(
-    freshet: Freshet, own: Recorder
-) -> None:
+def test_subdomains_and_proxies_get_no_secrets(freshet: Freshet, own: Recorder) -> None:
     proxy = own.url.replace("://", "://me:${KEY}@")
     at_home, below = "http://shop.test/list", "http://evil.shop.test/item"
     own.answers |= {at_home: (302, below), below: (302, "http://www.shop.test/list"),
@@ -174,7 +174,7 @@ def test_a_subdomain_and_a_proxy_get_none_of_a_site_s_secrets(
     assert all(headers["proxy-authorization"] for _, headers in own.asked)
 
 
-def test_allowed_domains_are_own(freshet: Freshet, own: Recorder) -> None:
+def test_allowed_domains_get_secrets(freshet: Freshet, own: Recorder) -> None:
     at_home, below = "http://shop.test/list", "http://items.shop.test/item"
     own.answers |= {at_home: f'<a href="{below}">a</a>', below: PAGE}
     more = {"start_urls": [at_home], "allowed_domains": ["shop.test"], "proxy": own.url}
@@ -182,7 +182,7 @@ def test_allowed_domains_are_own(freshet: Freshet, own: Recorder) -> None:
     assert carries(own.headers(below))
 
 
-def test_posts_pages_carry_them_on_the_feed_s_host_only(
+def test_pages_of_posts_get_secrets_on_host_of_feed_only(
     freshet: Freshet, stored: tuple[Db, str], own: Recorder, other: Recorder
 ) -> None:
     db, uri = stored
@@ -198,10 +198,10 @@ def test_posts_pages_carry_them_on_the_feed_s_host_only(
     assert carries(own.headers("/feed"))
     assert carries(own.headers("/a"))
     assert other.headers("/b")
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
-def test_a_feed_that_moves_to_another_host_takes_none_with_it(
+def test_feed_redirected_to_another_host_sends_no_secrets(
     freshet: Freshet, stored: tuple[Db, str], own: Recorder, other: Recorder
 ) -> None:
     db, uri = stored
@@ -214,7 +214,7 @@ def test_a_feed_that_moves_to_another_host_takes_none_with_it(
         assert result.code == 0, result.err
     assert len([path for path, _ in other.asked if path == "/feed"]) == 6
     assert target(db, f"{own.url}/feed")["kind"] == "feed"
-    assert_ignorant(other)
+    assert_no_secrets(other)
 
 
 def test_a_password_in_a_start_url_is_refused_and_not_shown(freshet: Freshet) -> None:
@@ -224,7 +224,7 @@ def test_a_password_in_a_start_url_is_refused_and_not_shown(freshet: Freshet) ->
     assert "pa55" not in result.err
 
 
-def test_a_typed_url_on_another_host_carries_none(
+def test_typed_url_on_another_host_gets_no_secrets(
     freshet: Freshet, own: Recorder, other: Recorder
 ) -> None:
     own.answers["/item"] = other.answers["/item"] = PAGE
@@ -233,4 +233,4 @@ def test_a_typed_url_on_another_host_carries_none(
     for server in (own, other):
         assert freshet("fetch", f"{server.url}/item", *words, **ENV).code == 0
     assert carries(own.headers("/item"))
-    assert_ignorant(other)
+    assert_no_secrets(other)

@@ -1,4 +1,4 @@
-"""Pages that answer 404 or 410: gone after confirmation, and restored when they return."""
+"""Pages with status 404 or 410 are gone after confirmation, and restored when they return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
     )
 
 
-def test_a_page_is_gone_after_so_many_confirmations(
+def test_page_is_gone_after_configured_confirmations(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
@@ -40,7 +40,7 @@ def test_a_page_is_gone_after_so_many_confirmations(
     freshet.crawl(wrapper, hours=2 * DAY, FRESHET_GONE_CONFIRMATIONS=2)
     second = target(database, url)
     assert (second["gone"], second["consecutive_gone"]) == (True, 2)
-    assert (second["next_visit"] - second["visited_at"]).days == 28, "looked at rarely from now on"
+    assert (second["next_visit"] - second["visited_at"]).days == 28, "visited rarely from now on"
 
     rows = visits(database, target=url)
     assert [(v["outcome"], v["status"], v.get("reason")) for v in rows] == [
@@ -51,7 +51,7 @@ def test_a_page_is_gone_after_so_many_confirmations(
     assert database.versions.count_documents({"target": url}) == 1, "its content is kept"
 
 
-def test_a_page_that_comes_back_as_it_was_is_unchanged(
+def test_restored_page_with_same_content_is_unchanged(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
@@ -67,7 +67,7 @@ def test_a_page_that_comes_back_as_it_was_is_unchanged(
     assert database.versions.count_documents({"target": url}) == 1
 
 
-def test_a_page_that_comes_back_different_is_changed(
+def test_restored_page_with_new_content_is_changed(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
@@ -81,7 +81,7 @@ def test_a_page_that_comes_back_different_is_changed(
     assert database.posts.find_one({"url": url}, {"title": 1, "_id": 0}) == {"title": "A, mended"}
 
 
-def test_an_item_that_is_listed_again_is_looked_at_at_once(
+def test_relisted_item_is_visited_immediately(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Path
 ) -> None:
     freshet.crawl(wrapper)
@@ -95,7 +95,7 @@ def test_an_item_that_is_listed_again_is_looked_at_at_once(
     assert (back["gone"], back["unlisted_at"]) == (False, None)
 
 
-def test_a_link_to_a_page_that_never_was_is_no_item(
+def test_dead_link_is_not_an_item(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Path
 ) -> None:
     pages.remove("item-a.html")
@@ -103,10 +103,10 @@ def test_a_link_to_a_page_that_never_was_is_no_item(
     assert database.posts.count_documents({}) == 1
     assert visits(database, outcome="gone")[0]["status"] == 404
     assert "3 fetched: 2 new" in result.err
-    assert "'freshet/targets': 2," in result.err, "a dead link is nothing to watch"
+    assert "'freshet/targets': 2," in result.err, "a dead link is not a target"
 
 
-def test_a_page_that_ends_while_it_is_watched_is_asked_without_much_ado(
+def test_404_is_not_retried_in_the_same_run(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = freshet.wrapper(
@@ -116,5 +116,5 @@ def test_a_page_that_ends_while_it_is_watched_is_asked_without_much_ado(
     site.edit("/edge/item/gone-after")
     site.clear_log()
     freshet.crawl(wrapper, hours=DAY)
-    assert asked(site)["/edge/item/gone-after"] == 1, "a 404 is not tried again at once"
+    assert asked(site)["/edge/item/gone-after"] == 1, "a 404 is not retried"
     assert visits(database)[-1]["outcome"] == "gone" or visits(database)[-2]["outcome"] == "gone"

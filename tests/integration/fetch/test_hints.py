@@ -1,4 +1,4 @@
-"""A list that changes its text about an item makes it due, as long as such hints prove right."""
+"""A changed entry of a list makes its item due, as long as such hints are reliable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def begin(freshet: Freshet, pages: Pages) -> object:
     return wrapper
 
 
-def test_an_item_whose_price_in_the_list_changed_is_visited_at_once(
+def test_item_is_visited_if_its_price_in_the_list_changes(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = begin(freshet, pages)
@@ -51,19 +51,17 @@ def test_an_item_whose_price_in_the_list_changed_is_visited_at_once(
 
     pages.clear_log()
     freshet.crawl(wrapper, hours=4)
-    assert asked(pages) == {"/list.html": 1}, "what is said is known now"
+    assert asked(pages) == {"/list.html": 1}, "the hint was used"
 
 
-def test_a_list_that_says_the_same_in_another_order_hurries_nobody(
-    freshet: Freshet, pages: Pages
-) -> None:
+def test_reordered_list_makes_no_item_due(freshet: Freshet, pages: Pages) -> None:
     wrapper = begin(freshet, pages)
     shelf(pages, {"jug": "£5", "cup": "£5"})
     freshet.crawl(wrapper, hours=2)
     assert asked(pages) == {"/list.html": 1}
 
 
-def test_a_new_item_changes_nobody_else_s_card(freshet: Freshet, pages: Pages) -> None:
+def test_new_item_makes_no_other_item_due(freshet: Freshet, pages: Pages) -> None:
     wrapper = begin(freshet, pages)
     pages.item("item-pot.html", "pot at £9")
     shelf(pages, {"pot": "£9", "cup": "£5", "jug": "£5"})
@@ -71,7 +69,7 @@ def test_a_new_item_changes_nobody_else_s_card(freshet: Freshet, pages: Pages) -
     assert asked(pages) == {"/list.html": 1, "/item-pot.html": 1}
 
 
-def test_lists_that_cry_wolf_are_not_believed_any_more(
+def test_hints_of_unreliable_lists_are_ignored(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     """Ignore hints of lists that change without cause, such as those with live viewer counts."""
@@ -84,7 +82,7 @@ def test_lists_that_cry_wolf_are_not_believed_any_more(
     assert asked(pages) == {"/list.html": 1}
 
 
-def test_an_edited_list_page_is_no_change_of_its_own(
+def test_edited_text_of_list_is_not_a_change_of_the_list(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     """Compare list pages only by the items they link to."""

@@ -33,24 +33,22 @@ def big_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
     )
 
 
-def test_limit_fetches_so_many_and_the_next_passes_go_on(
+def test_limit_is_obeyed_and_next_runs_continue(
     freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
 ) -> None:
     for visits in (12, 24, PAGES):
         freshet.crawl(wrapper, "-a", "limit=12")
         assert database.visits.count_documents({}) == visits
-    assert asked(site).total() == len(asked(site)) == PAGES, "nothing twice"
+    assert asked(site).total() == len(asked(site)) == PAGES, "each page is requested once"
 
 
-def test_limit_with_full_takes_the_most_overdue_first(
-    freshet: Freshet, database: Db, wrapper: Path
-) -> None:
+def test_limit_applies_to_full_run(freshet: Freshet, database: Db, wrapper: Path) -> None:
     freshet.crawl(wrapper)
     freshet.crawl(wrapper, "-a", "full=1", "-a", "limit=5", hours=30)
     assert database.targets.count_documents({"requested": 2}) == 5
 
 
-def test_a_cap_on_a_host_ends_the_pass_and_the_next_one_goes_on(
+def test_host_cap_ends_run_and_next_run_continues(
     freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
 ) -> None:
     visits = 0
@@ -64,22 +62,22 @@ def test_a_cap_on_a_host_ends_the_pass_and_the_next_one_goes_on(
     assert visits == database.posts.count_documents({}) + 1 == PAGES
 
 
-def test_pages_that_a_cap_kept_back_are_no_errors(
-    freshet: Freshet, database: Db, wrapper: Path
-) -> None:
+def test_pages_skipped_by_cap_are_not_errors(freshet: Freshet, database: Db, wrapper: Path) -> None:
     freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=10)
     assert set(database.visits.distinct("outcome")) == {"new"}
     assert database.targets.count_documents({"consecutive_errors": {"$gt": 0}}) == 0
 
 
-def test_a_wrapper_may_cap_its_own_host(freshet: Freshet, site: RunningSite, database: Db) -> None:
+def test_site_definition_may_cap_its_host(
+    freshet: Freshet, site: RunningSite, database: Db
+) -> None:
     wrapper = big_wrapper(freshet, site, host_requests=7)
     freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=20)
     assert len(site.requests()) == 7
     assert database.visits.count_documents({}) == 6
 
 
-def test_small_batches_and_few_pages_in_flight_store_the_same(
+def test_small_batches_store_all_pages(
     freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
 ) -> None:
     freshet.crawl(wrapper, FRESHET_COMMIT_SIZE=1, FRESHET_COMMIT_MS=0, FRESHET_IN_FLIGHT=1)
@@ -111,7 +109,7 @@ class SlowSite(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("maximum", [1, 3])
-def test_no_more_requests_at_a_time_than_the_wrapper_allows(freshet: Freshet, maximum: int) -> None:
+def test_concurrency_of_site_definition_is_obeyed(freshet: Freshet, maximum: int) -> None:
     SlowSite.peak = 0
     with ThreadingHTTPServer(("127.0.0.1", 0), SlowSite) as server:
         threading.Thread(target=server.serve_forever).start()
@@ -122,7 +120,7 @@ def test_no_more_requests_at_a_time_than_the_wrapper_allows(freshet: Freshet, ma
     assert SlowSite.peak == maximum
 
 
-def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -> None:
+def test_delay_between_requests_is_obeyed(freshet: Freshet, site: RunningSite) -> None:
     wrapper = freshet.wrapper(
         "slow",
         start_urls=[f"{site.url}/big/3/list/1/"],

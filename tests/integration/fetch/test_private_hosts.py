@@ -11,7 +11,7 @@ from tests.integration.harness import Db, Freshet, Result, visits
 from tests.integration.recording import Recorder
 
 pytestmark = pytest.mark.mongo
-# The owner of the name server of these domains chooses the address.
+# Attackers who run the name server of a domain choose its addresses.
 RESOLVER = """
 from scrapy.resolver import CachingThreadedResolver
 from twisted.internet.defer import succeed
@@ -26,7 +26,7 @@ PAGE = "<h1>A page</h1>"
 
 @pytest.fixture
 def inside() -> Iterator[Recorder]:
-    """Run a server in the private network that an attacker wants Freshet to read."""
+    """Run a server in the private network that an attacker tries to read through Freshet."""
     with Recorder() as server:
         server.answers |= {"/list": '<a href="/item">an item</a>', "/item": PAGE}
         yield server
@@ -48,7 +48,7 @@ def crawl(freshet: Freshet, url: str, code: int = 0, listed: str = "", **keys: o
     return freshet.crawl(path, *words, code=code, FRESHET_PRIVATE_HOSTS=listed)
 
 
-def test_a_name_in_start_urls_opens_no_private_network(
+def test_start_urls_do_not_allow_private_hosts(
     resolved: Freshet, database: Db, inside: Recorder
 ) -> None:
     place = f"intranet.test:{inside.port}"
@@ -65,7 +65,7 @@ def test_a_name_in_start_urls_opens_no_private_network(
 
 
 @pytest.mark.parametrize("name", ["intranet.test:{}", "other.test:80, Intranet.test:{}"])
-def test_a_listed_name_is_read_at_its_port(
+def test_listed_host_is_allowed_at_its_port(
     resolved: Freshet, database: Db, inside: Recorder, name: str
 ) -> None:
     listed = name.format(inside.port)
@@ -74,7 +74,7 @@ def test_a_listed_name_is_read_at_its_port(
     assert inside.headers("/item")
 
 
-def test_a_listed_name_is_not_read_at_another_port(
+def test_listed_host_is_blocked_at_another_port(
     resolved: Freshet, database: Db, inside: Recorder
 ) -> None:
     listed = f"intranet.test:{inside.port + 1}, intranet.test:80"
@@ -82,7 +82,7 @@ def test_a_listed_name_is_not_read_at_another_port(
     assert inside.asked == []
 
 
-def test_a_subdomain_of_allowed_domains_opens_no_private_network(
+def test_allowed_domains_do_not_allow_private_subdomains(
     resolved: Freshet, database: Db, inside: Recorder
 ) -> None:
     within = f"http://evil.shop.test:{inside.port}/item"
@@ -95,7 +95,7 @@ def test_a_subdomain_of_allowed_domains_opens_no_private_network(
     assert inside.asked == []
 
 
-def test_an_address_in_allowed_domains_opens_no_other_port(
+def test_address_in_allowed_domains_allows_no_other_port(
     resolved: Freshet, database: Db, inside: Recorder
 ) -> None:
     with Recorder() as shop:
@@ -106,9 +106,7 @@ def test_an_address_in_allowed_domains_opens_no_other_port(
     assert inside.asked == []
 
 
-def test_a_typed_name_opens_no_private_network_unless_it_is_listed(
-    resolved: Freshet, inside: Recorder
-) -> None:
+def test_typed_private_host_must_be_listed(resolved: Freshet, inside: Recorder) -> None:
     place = f"intranet.test:{inside.port}"
     words = ("fetch", f"http://{place}/item", "-s", "DNS_RESOLVER=private_resolver.Resolver")
     failed = resolved(*words)
@@ -119,7 +117,7 @@ def test_a_typed_name_opens_no_private_network_unless_it_is_listed(
     assert resolved("fetch", f"{inside.url}/item").out.strip() == PAGE
 
 
-def test_a_feed_s_name_opens_no_private_network_for_its_posts_either(
+def test_feed_on_private_host_must_be_listed(
     resolved: Freshet, stored: tuple[Db, str], inside: Recorder
 ) -> None:
     db, uri = stored
@@ -134,7 +132,7 @@ def test_a_feed_s_name_opens_no_private_network_for_its_posts_either(
     assert inside.headers("/feed")
 
 
-def test_a_bad_private_host_is_one_line(freshet: Freshet) -> None:
+def test_invalid_private_host_prints_one_line(freshet: Freshet) -> None:
     failed = freshet("targets", FRESHET_PRIVATE_HOSTS="intranet.example")
     assert failed.code == 1
     assert "FRESHET_PRIVATE_HOSTS: 'intranet.example' is not HOST:PORT" in failed.complaint

@@ -1,4 +1,4 @@
-"""Redirects: a page is one target, whatever its other names."""
+"""Redirects: a page is one target, regardless of its aliases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def edge_wrapper(freshet: Freshet, site: RunningSite, items: str) -> Path:
     )
 
 
-def test_a_redirected_target_keeps_its_url_and_the_final_one_is_an_alias(
+def test_final_url_is_an_alias_of_redirected_target(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.list("list.html", ["/item/a"])
@@ -43,7 +43,7 @@ def test_a_redirected_target_keeps_its_url_and_the_final_one_is_an_alias(
     assert (visit["outcome"], visit["final_url"]) == ("new", f"{pages.url}/item/a/")
 
 
-def test_a_link_to_an_alias_is_no_second_item(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_link_to_alias_adds_no_item(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["/item/a"])
     pages.item("item/a/index.html", "A")
     wrapper = folder_wrapper(freshet, pages)
@@ -55,7 +55,7 @@ def test_a_link_to_an_alias_is_no_second_item(freshet: Freshet, database: Db, pa
     assert database.posts.count_documents({}) == 1
 
 
-def test_two_names_of_one_page_found_in_one_pass_are_one_post(
+def test_two_urls_of_one_page_in_one_run_are_one_post(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
@@ -66,7 +66,7 @@ def test_two_names_of_one_page_found_in_one_pass_are_one_post(
     assert urls(database.posts.find()) == {f"{pages.url}/item/a/"}
 
 
-def test_a_second_name_that_turns_up_on_a_later_list_is_no_second_post(
+def test_alias_found_in_later_run_adds_no_post(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.list("list.html", ["/item/a", "/more.html"])
@@ -81,7 +81,7 @@ def test_a_second_name_that_turns_up_on_a_later_list_is_no_second_post(
     assert database.targets.count_documents({"kind": "item", "alias_of": {"$exists": False}}) == 1
 
 
-def test_an_alias_brings_its_categories_to_the_page_it_stands_for(
+def test_alias_adds_its_categories_to_its_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.list("list.html", ["/red.html", "/blue.html"])
@@ -94,9 +94,7 @@ def test_an_alias_brings_its_categories_to_the_page_it_stands_for(
     assert sorted(owner["categories"]) == ["blue", "red"]
 
 
-def test_an_alias_is_not_asked_for_again_with_every_pass(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_alias_is_not_requested_in_every_run(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
     pages.item("item/a/index.html", "A")
     wrapper = folder_wrapper(freshet, pages)
@@ -107,7 +105,7 @@ def test_an_alias_is_not_asked_for_again_with_every_pass(
     assert database.visits.count_documents({"outcome": "not_modified"}) == 2
 
 
-def test_an_alias_that_becomes_a_page_of_its_own_is_stored_as_one(
+def test_alias_that_becomes_separate_page_is_stored(
     freshet: Freshet, database: Db, site: RunningSite, pages: Pages
 ) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
@@ -123,7 +121,7 @@ def test_an_alias_that_becomes_a_page_of_its_own_is_stored_as_one(
     assert database.posts.find_one({"url": own["url"]}, {"title": 1})
 
 
-def test_a_full_pass_leaves_aliases_out(
+def test_full_run_skips_aliases(
     freshet: Freshet, database: Db, site: RunningSite, pages: Pages
 ) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
@@ -147,7 +145,7 @@ def test_an_item_that_redirects_to_a_list_page_is_gone(
     assert database.posts.count_documents({}) == 0
 
 
-def test_the_log_says_that_an_item_was_redirected_to_a_list(
+def test_reason_of_gone_item_includes_redirect_to_list(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     freshet.crawl(moved_wrapper(freshet, site), code=1)
@@ -166,7 +164,7 @@ def moved_wrapper(freshet: Freshet, site: RunningSite) -> Path:
     )
 
 
-def test_a_permanent_and_a_temporary_redirect_are_the_same_to_the_store(
+def test_permanent_and_temporary_redirects_are_both_aliases(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     freshet.crawl(edge_wrapper(freshet, site, "/edge/item/(plain|redirect/30[12]/.*)$"))
@@ -175,16 +173,14 @@ def test_a_permanent_and_a_temporary_redirect_are_the_same_to_the_store(
     assert len(target(database, plain)["aliases"]) == 2
 
 
-def test_two_redirects_to_a_page_that_no_list_names_are_one_post(
+def test_two_redirects_to_unlisted_page_are_one_post(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     freshet.crawl(edge_wrapper(freshet, site, "/edge/item/redirect/30[12]/.*$"))
     assert database.posts.count_documents({}) == 1
 
 
-def test_validators_go_to_the_page_they_came_from(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_validators_are_sent_to_the_final_url(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["/item/a"])
     pages.item("item/a/index.html", "A")
     wrapper = folder_wrapper(freshet, pages)
@@ -196,7 +192,7 @@ def test_validators_go_to_the_page_they_came_from(
     assert visits(database, target=f"{pages.url}/item/a")[-1]["outcome"] == "not_modified"
 
 
-def test_a_redirect_to_a_host_that_is_to_be_left_alone_is_followed_no_further(
+def test_redirect_to_held_host_is_not_followed(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = edge_wrapper(freshet, site, "/edge/item/redirect-offsite$")
@@ -209,11 +205,11 @@ def test_a_redirect_to_a_host_that_is_to_be_left_alone_is_followed_no_further(
         "/edge/item/redirect-offsite"
     ) == 1
     item = target(database, f"{site.url}/edge/item/redirect-offsite")
-    assert item["visited_at"] is None, "not asked for to the end, so no visit"
+    assert item["visited_at"] is None, "the redirect was not followed, so no visit"
     assert item["requested"] == 0
 
 
-def test_the_owner_of_an_alias_is_stored_under_the_categories_of_both(
+def test_post_has_categories_of_page_and_alias(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     pages.list("list.html", ["/red/1.html", "/blue/1.html"])

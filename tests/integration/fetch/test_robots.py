@@ -23,7 +23,7 @@ def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
     return freshet.wrapper("robots", item_pages="/item-", **given | keys)
 
 
-def test_a_disallowed_page_is_never_asked_for_and_logged_as_blocked(
+def test_disallowed_page_is_blocked_without_request(
     freshet: Freshet, database: Db, guarded: Pages
 ) -> None:
     freshet.crawl(wrapper(freshet, guarded))
@@ -34,7 +34,7 @@ def test_a_disallowed_page_is_never_asked_for_and_logged_as_blocked(
     assert "robots.txt" in visit["reason"]
 
 
-def test_it_holds_for_all_requests_that_wait_for_it_at_once(
+def test_robots_txt_applies_to_concurrent_requests(
     freshet: Freshet, database: Db, guarded: Pages
 ) -> None:
     links = [f"/private/item-{i}.html" for i in range(5)]
@@ -47,13 +47,13 @@ def test_it_holds_for_all_requests_that_wait_for_it_at_once(
     assert outcomes(database)["blocked"] == 10
 
 
-def test_robots_txt_is_asked_for_once_a_pass(freshet: Freshet, guarded: Pages) -> None:
+def test_robots_txt_is_requested_once_per_run(freshet: Freshet, guarded: Pages) -> None:
     freshet.crawl(wrapper(freshet, guarded))
     robots = [request for request in guarded.requests() if request["path"] == "/robots.txt"]
     assert len(robots) == 1
 
 
-def test_a_wrapper_may_say_not_to_ask_for_it(
+def test_site_definition_may_disable_robots_txt(
     freshet: Freshet, database: Db, guarded: Pages
 ) -> None:
     freshet.crawl(wrapper(freshet, guarded, robots=False))
@@ -62,13 +62,13 @@ def test_a_wrapper_may_say_not_to_ask_for_it(
     assert outcomes(database) == {"new": 3}
 
 
-def test_the_rule_for_freshet_by_name_counts(freshet: Freshet, guarded: Pages) -> None:
+def test_rule_for_freshet_user_agent_applies(freshet: Freshet, guarded: Pages) -> None:
     guarded.file("robots.txt", "User-agent: *\nAllow: /\n\nUser-agent: Freshet\nDisallow: /item-\n")
     freshet.crawl(wrapper(freshet, guarded))
     assert set(asked(guarded)) == {"/list.html", "/private/item-b.html"}
 
 
-def test_the_proxy_of_a_wrapper_carries_robots_txt_too(
+def test_robots_txt_is_fetched_through_proxy(
     freshet: Freshet, database: Db, guarded: Pages
 ) -> None:
     start = ["http://other.test/list.html"]
@@ -77,6 +77,6 @@ def test_the_proxy_of_a_wrapper_carries_robots_txt_too(
     assert outcomes(database) == {"new": 2, "blocked": 1}
 
 
-def test_the_contact_stands_in_the_user_agent(freshet: Freshet, guarded: Pages) -> None:
+def test_contact_is_in_user_agent(freshet: Freshet, guarded: Pages) -> None:
     result = freshet.crawl(wrapper(freshet, guarded), FRESHET_CONTACT="mailto:a@example.org")
     assert "(+mailto:a@example.org)" in result.err

@@ -18,7 +18,7 @@ async def never() -> None:
     """Do nothing: the server never needs to be restarted."""
 
 
-def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
+def test_visit_counted_twice_briefly_does_not_end_run(
     stored: tuple[Db, str],
 ) -> None:
     """Count a visit as stored and as in flight: a cap of two requests a day seems to be used up."""
@@ -34,7 +34,7 @@ def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
     assert on(stored[1], story) == [False, False, True, False]
 
 
-def test_visits_beyond_the_plan_are_no_cap_if_the_plan_has_none(stored: tuple[Db, str]) -> None:
+def test_extra_visits_add_no_cap_to_plan_without_caps(stored: tuple[Db, str]) -> None:
     async def story(db: Database) -> list[int | None]:
         allowance = Allowance(db, MongoRetry(1, never), WRAPPER, Clock())
         rooms = []
@@ -46,7 +46,7 @@ def test_visits_beyond_the_plan_are_no_cap_if_the_plan_has_none(stored: tuple[Db
     assert on(stored[1], story) == [None, 49, 3]
 
 
-def test_spiders_of_one_plan_share_what_is_left(stored: tuple[Db, str]) -> None:
+def test_spiders_of_one_plan_share_remaining_requests(stored: tuple[Db, str]) -> None:
     async def story(db: Database) -> list[int]:
         allowed = []
         for spiders in (["x"], ["x", "y"]):

@@ -26,7 +26,7 @@ FIELDS = {"fields": {"title": "h1", "price": {"css": "b", "type": "price"}}}
 
 
 def crawl(freshet: Freshet, pages: Pages, day: int, content: Row = FIELDS) -> None:
-    """Visit all pages. content: keys of the site definition that say what is stored."""
+    """Visit all pages. content: keys of the site definition that select the content."""
     wrapper: Path = freshet.wrapper(
         "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$", **content
     )
@@ -65,7 +65,7 @@ def test_broken_pages_have_a_reason_and_an_alarm_until_they_work_again(
     kept = database.posts.find_one({"url": f"{pages.url}/item-3.html"})
     assert kept is not None
     assert kept["fields"]["title"] == "Tea 3"
-    # Both versions of item 2 are kept, but only the change of item 1 counts as one.
+    # Both versions of item 2 are kept, but only item 1 counts as changed.
     assert database.versions.count_documents({"target": f"{pages.url}/item-2.html"}) == 2
     assert [changes(database, f"{pages.url}/item-{i}.html") for i in (1, 2)] == [1, 0]
     alarms = in_json(freshet, "silence", hours=26)
@@ -82,7 +82,7 @@ def test_broken_pages_have_a_reason_and_an_alarm_until_they_work_again(
     assert changes(database, f"{pages.url}/item-2.html") == 0
 
 
-def test_many_pages_that_broke_in_the_same_way_are_one_alarm_of_their_site(
+def test_pages_broken_in_the_same_way_raise_one_site_alarm(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     write(pages, {})
@@ -96,7 +96,7 @@ def test_many_pages_that_broke_in_the_same_way_are_one_alarm_of_their_site(
     assert database.alarms.count_documents({}) == 1
 
 
-def test_a_text_that_takes_the_place_of_many_others_is_not_stored(
+def test_text_that_replaces_many_others_is_not_stored(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     write(pages, {i: f"<p>{i} cups of tea were sold.</p>" for i in ITEMS})

@@ -37,14 +37,14 @@ def wait_for_requests(site: RunningSite) -> None:
         time.sleep(0.02)
 
 
-def ended(process: Process) -> str:
+def wait_for_success(process: Process) -> str:
     """Wait for a crawl to succeed and return its log."""
     _, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, err
     return err
 
 
-def test_a_second_crawl_of_a_spider_leaves_it_to_the_first(
+def test_second_crawl_of_running_spider_exits(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = big_wrapper(freshet, site, "big", delay_seconds=0.1, concurrency=1)
@@ -61,13 +61,13 @@ def test_a_second_crawl_of_a_spider_leaves_it_to_the_first(
         "nothing to do",
         second.complaint,
     )
-    ended(first)
+    wait_for_success(first)
     assert database.runs.count_documents({}) == 1
     assert asked(site).total() == 21
 
 
 @pytest.mark.soak
-def test_crawls_of_one_spider_into_two_databases_do_not_hinder_each_other(
+def test_one_spider_crawls_into_two_databases_concurrently(
     freshet: Freshet, databases: Databases, site: RunningSite
 ) -> None:
     wrapper = big_wrapper(freshet, site, "big", delay_seconds=0.1, concurrency=1)
@@ -76,11 +76,11 @@ def test_crawls_of_one_spider_into_two_databases_do_not_hinder_each_other(
     with databases() as (other, uri):
         result = freshet("crawl", "site", "-a", f"wrapper={wrapper}", MONGO_URI=uri)
         assert other.posts.count_documents({}) == 20, result.err
-    ended(first)
+    wait_for_success(first)
 
 
 @pytest.fixture
-def alone(mongo: EmbeddedServer, tmp_path: Path) -> Iterator[Freshet]:
+def standalone(mongo: EmbeddedServer, tmp_path: Path) -> Iterator[Freshet]:
     """Yield Freshet without MONGO_URI and with its own data folder."""
     data = Path(tempfile.mkdtemp(prefix="fa-"))
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
@@ -90,18 +90,18 @@ def alone(mongo: EmbeddedServer, tmp_path: Path) -> Iterator[Freshet]:
 
 
 @pytest.mark.soak
-def test_two_spiders_at_once_share_the_server_that_the_first_started(
-    alone: Freshet, site: RunningSite
+def test_concurrent_spiders_share_one_embedded_server(
+    standalone: Freshet, site: RunningSite
 ) -> None:
     crawls = [
-        alone.start("crawl", "site", "-a", f"wrapper={big_wrapper(alone, site, name)}")
+        standalone.start("crawl", "site", "-a", f"wrapper={big_wrapper(standalone, site, name)}")
         for name in ("one", "two")
     ]
     for crawl in crawls:
-        ended(crawl)
+        wait_for_success(crawl)
     assert set(asked(site).values()) == {2}, "each spider sends its own requests"
-    counts = alone("targets", "--json")
+    counts = standalone("targets", "--json")
     assert '"targets": 42' in counts.out
     assert '"one": 21' in counts.out
     assert '"two": 21' in counts.out
-    assert alone("db", "stop").out == "stopped\n"
+    assert standalone("db", "stop").out == "stopped\n"

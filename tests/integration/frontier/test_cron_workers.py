@@ -16,7 +16,7 @@ def runner(tmp_path: Path) -> Freshet:
     return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
 
 
-def test_the_unit_of_workers(runner: Freshet) -> None:
+def test_worker_option_prints_unit_for_workers(runner: Freshet) -> None:
     done = run(runner, "cron", "--systemd", "--worker", REDIS_URL="redis://r")
     assert (done.code, done.err) == (0, "")
     assert " refresh run --replan 0 --no-prune -L WARNING\n" in done.out
@@ -30,7 +30,7 @@ def test_workers_need_redis(runner: Freshet) -> None:
     assert "--worker requires --systemd" in run(runner, "cron", "--worker").err
 
 
-def test_a_line_for_each_wrapper_of_a_folder(runner: Freshet, tmp_path: Path) -> None:
+def test_folder_has_one_line_per_site_definition(runner: Freshet, tmp_path: Path) -> None:
     for name in ("shop", "blog"):
         runner.wrapper(name, start_urls=["https://s.example/"], item_pages="/item")
     done = run(runner, "cron", f"{tmp_path}/")

@@ -26,7 +26,7 @@ RSS = (
 )
 
 
-class Moody(BaseHTTPRequestHandler):
+class Flaky(BaseHTTPRequestHandler):
     """A list and items with a title and a price; a test sets the status of each path.
 
     Every page keeps the same ETag, so that a 304 would hide content that was not read before.
@@ -37,7 +37,7 @@ class Moody(BaseHTTPRequestHandler):
     asked: ClassVar[Counter[str]] = Counter()
 
     def do_GET(self) -> None:
-        Moody.asked[self.path] += self.path != "/robots.txt"
+        Flaky.asked[self.path] += self.path != "/robots.txt"
         status = self.statuses.get(self.path, 404 if self.path == "/robots.txt" else 200)
         if status == 200 and self.headers.get("If-None-Match"):
             status = 304
@@ -61,12 +61,12 @@ class Moody(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def moody() -> Iterator[str]:
+def flaky() -> Iterator[str]:
     """Run the server and yield its URL; every request gets a 200 at first."""
-    Moody.statuses.clear()
-    Moody.headers_of.clear()
-    Moody.asked.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Moody) as server:
+    Flaky.statuses.clear()
+    Flaky.headers_of.clear()
+    Flaky.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Flaky) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -81,8 +81,8 @@ def shop(freshet: Freshet, url: str, **keys: object) -> Path:
 
 def asked() -> dict[str, int]:
     """Return the number of requests by path since the last call."""
-    counts = dict(+Moody.asked)
-    Moody.asked.clear()
+    counts = dict(+Flaky.asked)
+    Flaky.asked.clear()
     return counts
 
 
@@ -98,7 +98,7 @@ def closing(err: str, name: str = "shop") -> str:
 
 def failing(count: int, status: int = 500) -> None:
     """Answer the first `count` items with this status from now on."""
-    Moody.statuses.update({f"/item/{i}": status for i in range(count)})
+    Flaky.statuses.update({f"/item/{i}": status for i in range(count)})
 
 
 NO_RETRY = ("-s", "RETRY_ENABLED=0")
@@ -107,10 +107,10 @@ NO_RETRY = ("-s", "RETRY_ENABLED=0")
 # Failed targets.
 
 
-def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
-    freshet: Freshet, database: Db, moody: str
+def test_failed_pages_are_retried_in_two_runs_and_then_wait(
+    freshet: Freshet, database: Db, flaky: str
 ) -> None:
-    wrapper = shop(freshet, moody)
+    wrapper = shop(freshet, flaky)
     failing(3)
     first = closing(freshet.crawl(wrapper, *NO_RETRY).err)
     assert "13 fetched: 10 new" in first
@@ -122,18 +122,18 @@ def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
         expected = {f"/item/{i}": 1 for i in range(3)} if again else {}
         assert asked() == expected
         assert ("3 failed and will be retried in the next run" in line) == (
-            again and target(database, f"{moody}/item/0")["consecutive_errors"] < 3
+            again and target(database, f"{flaky}/item/0")["consecutive_errors"] < 3
         )
     assert line.startswith("nothing fetched: nothing was due; 13 of 13 targets not due until ")
     assert "; to fetch them all now, add -a full=1" in line
     assert re.search(r"; 3 of these failed before and are retried from .* UTC \(in \d+ min\)", line)
-    Moody.statuses.clear()
+    Flaky.statuses.clear()
     freshet.crawl(wrapper, *NO_RETRY, hours=1.1)
     assert asked() == {f"/item/{i}": 1 for i in range(3)}
 
 
 def test_a_server_that_is_down_is_given_up_for_the_run(
-    freshet: Freshet, database: Db, moody: str
+    freshet: Freshet, database: Db, flaky: str
 ) -> None:
     port = free_port()
     urls = [f"http://127.0.0.1:{port}/item/{i}" for i in range(60)]
@@ -148,17 +148,17 @@ def test_a_server_that_is_down_is_given_up_for_the_run(
     reason = database.targets.find_one({"outcome": "error"})["last_visit"]["reason"]
     assert "refused" in reason or "cannot be reached" in reason
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Moody) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Flaky) as server:
         threading.Thread(target=server.serve_forever).start()
         assert closing(freshet.crawl(wrapper).err).startswith("60 fetched: 60 new")
         server.shutdown()
 
 
 @pytest.mark.parametrize("status", [403, 429])
-def test_what_was_refused_is_not_asked_for_at_the_next_run(
-    freshet: Freshet, database: Db, moody: str, status: int
+def test_blocked_page_is_not_retried_in_the_next_run(
+    freshet: Freshet, database: Db, flaky: str, status: int
 ) -> None:
-    wrapper = shop(freshet, moody)
+    wrapper = shop(freshet, flaky)
     failing(1, status)
     line = closing(freshet.crawl(wrapper).err)
     assert "1 blocked" in line
@@ -170,14 +170,14 @@ def test_what_was_refused_is_not_asked_for_at_the_next_run(
 
 
 def test_a_feed_that_failed_is_due_at_the_next_run(
-    freshet: Freshet, database: Db, moody: str
+    freshet: Freshet, database: Db, flaky: str
 ) -> None:
-    assert freshet("feeds", "add", f"{moody}/feed.xml").code == 0
+    assert freshet("feeds", "add", f"{flaky}/feed.xml").code == 0
     asked()
-    Moody.statuses["/feed.xml"] = 500
+    Flaky.statuses["/feed.xml"] = 500
     crawl = ("crawl", "feeds", "-s", "DOWNLOAD_DELAY=0", *NO_RETRY)
     assert "1 failed and will be retried" in closing(freshet(*crawl).err, "feeds")
-    Moody.statuses.clear()
+    Flaky.statuses.clear()
     assert "1 fetched: 1 new" in closing(freshet(*crawl).err, "feeds")
     assert asked() == {"/feed.xml": 2}
     assert "nothing fetched: nothing was due; 1 of 1 target" in closing(
@@ -186,12 +186,12 @@ def test_a_feed_that_failed_is_due_at_the_next_run(
 
 
 def test_a_cell_that_failed_is_due_at_the_next_run(
-    freshet: Freshet, database: Db, moody: str
+    freshet: Freshet, database: Db, flaky: str
 ) -> None:
-    cell = f'[cells.one]\nurl = "{moody}/item/1"\ncss = "h1"\nevery = "2h"\n'
+    cell = f'[cells.one]\nurl = "{flaky}/item/1"\ncss = "h1"\nevery = "2h"\n'
     failing(2)
     read_cells(freshet, cell, *NO_RETRY)
-    Moody.statuses.clear()
+    Flaky.statuses.clear()
     read_cells(freshet, cell)
     assert asked() == {"/item/1": 2}
     assert base(database)["one"]["content"] == {"value": "Item 1"}
@@ -200,12 +200,12 @@ def test_a_cell_that_failed_is_due_at_the_next_run(
 # Changed site definitions.
 
 
-def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
-    freshet: Freshet, database: Db, moody: str
+def test_edit_of_fields_makes_items_due_but_not_lists(
+    freshet: Freshet, database: Db, flaky: str
 ) -> None:
-    freshet.crawl(shop(freshet, moody))
+    freshet.crawl(shop(freshet, flaky))
     asked()
-    edited = shop(freshet, moody, fields={"title": "h1", "price": "p.price"})
+    edited = shop(freshet, flaky, fields={"title": "h1", "price": "p.price"})
     log = freshet.crawl(edited).err
     assert "site definition changed since the last run" in log
     assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
@@ -214,74 +214,66 @@ def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
     assert asked() == {}
 
 
-def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
-    freshet: Freshet, database: Db, moody: str
-) -> None:
-    wrong = shop(freshet, moody, fields={"title": "h7"})
+def test_edit_makes_repeatedly_failed_pages_due(freshet: Freshet, database: Db, flaky: str) -> None:
+    wrong = shop(freshet, flaky, fields={"title": "h7"})
     for _ in range(3):
         freshet.crawl(wrong, code=1)
     assert outcomes(database)["error"] == 3 * ITEMS
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
-    log = freshet.crawl(shop(freshet, moody)).err
+    log = freshet.crawl(shop(freshet, flaky)).err
     assert f"due again: {ITEMS} targets that failed and 0 others" in log
     assert f"{ITEMS} fetched: {ITEMS} new" in closing(log)
 
 
-def test_an_edit_of_the_patterns_reads_the_lists(freshet: Freshet, moody: str) -> None:
-    freshet.crawl(shop(freshet, moody, item_pages=r"/item/\d$"))
+def test_edit_of_patterns_makes_lists_due(freshet: Freshet, flaky: str) -> None:
+    freshet.crawl(shop(freshet, flaky, item_pages=r"/item/\d$"))
     asked()
-    freshet.crawl(shop(freshet, moody, item_pages=r"/item/\d+$"))
+    freshet.crawl(shop(freshet, flaky, item_pages=r"/item/\d+$"))
     assert asked() == {"/list": 1, "/item/10": 1, "/item/11": 1}
 
 
-def test_other_headers_make_due_what_failed_and_nothing_else(freshet: Freshet, moody: str) -> None:
+def test_edit_of_headers_makes_only_failed_pages_due(freshet: Freshet, flaky: str) -> None:
     failing(2, 403)
-    freshet.crawl(shop(freshet, moody))
+    freshet.crawl(shop(freshet, flaky))
     asked()
-    Moody.statuses.clear()
-    freshet.crawl(shop(freshet, moody, headers={"Accept-Language": "en"}))
+    Flaky.statuses.clear()
+    freshet.crawl(shop(freshet, flaky, headers={"Accept-Language": "en"}))
     assert asked() == {"/item/0": 1, "/item/1": 1}
 
 
 @pytest.mark.parametrize(
     "keys", [{"weight": 2.0}, {"item_interval_hours": 5}, {"delay_seconds": 0.001}]
 )
-def test_an_edit_of_what_does_not_bear_on_reading_makes_nothing_due(
-    freshet: Freshet, moody: str, keys: Row
-) -> None:
+def test_edit_of_other_keys_makes_nothing_due(freshet: Freshet, flaky: str, keys: Row) -> None:
     failing(1, 403)
-    freshet.crawl(shop(freshet, moody))
+    freshet.crawl(shop(freshet, flaky))
     asked()
-    freshet.crawl(shop(freshet, moody, **keys))
+    freshet.crawl(shop(freshet, flaky, **keys))
     assert asked() == {}
 
 
-def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
-    freshet: Freshet, database: Db, moody: str
-) -> None:
-    Moody.headers_of["Retry-After"] = "7200"
+def test_edit_does_not_shorten_retry_after(freshet: Freshet, database: Db, flaky: str) -> None:
+    Flaky.headers_of["Retry-After"] = "7200"
     failing(ITEMS, 429)
-    freshet.crawl(shop(freshet, moody))
+    freshet.crawl(shop(freshet, flaky))
     asked()
-    log = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
+    log = freshet.crawl(shop(freshet, flaky, fields={"title": "h2"})).err
     assert asked() == {}
     line = closing(log)
     held = r"nothing fetched: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
 
-def test_missing_pages_are_not_made_due_by_an_edit(
-    freshet: Freshet, database: Db, moody: str
-) -> None:
+def test_edit_does_not_make_missing_pages_due(freshet: Freshet, database: Db, flaky: str) -> None:
     failing(1, 404)
-    freshet.crawl(shop(freshet, moody))
+    freshet.crawl(shop(freshet, flaky))
     asked()
-    freshet.crawl(shop(freshet, moody, fields={"price": "p.price"}))
+    freshet.crawl(shop(freshet, flaky, fields={"price": "p.price"}))
     assert "/item/0" not in asked()
 
 
-def test_other_arguments_are_another_definition(freshet: Freshet, moody: str) -> None:
-    words = ("-a", "name=shop", "-a", f"start_urls={moody}/list", "-s", "AUTOTHROTTLE_ENABLED=0")
+def test_changed_arguments_are_an_edit_of_the_definition(freshet: Freshet, flaky: str) -> None:
+    words = ("-a", "name=shop", "-a", f"start_urls={flaky}/list", "-s", "AUTOTHROTTLE_ENABLED=0")
     assert freshet("crawl", "site", *words, "-a", r"item_pages=/item/\d$").code == 0
     asked()
     assert freshet("crawl", "site", *words, "-a", r"item_pages=/item/\d+$").code == 0
@@ -304,12 +296,10 @@ class Shop(WrapperSpider):
 """
 
 
-def test_an_edit_of_a_spider_class_is_one_of_its_definition(
-    freshet: Freshet, database: Db, moody: str
-) -> None:
+def test_edit_of_spider_class_makes_items_due(freshet: Freshet, database: Db, flaky: str) -> None:
     for selector, more in (("h1", "a"), ("h1", "b"), (".price", "b")):
         asked()
-        code = SPIDER.format(url=moody, selector=selector, more=more)
+        code = SPIDER.format(url=flaky, selector=selector, more=more)
         freshet.crawl_spider(code, "shop")
         assert len([path for path in asked() if path.startswith("/item/")]) == ITEMS
         assert database.posts.distinct("fields.more") == [more]
@@ -318,12 +308,12 @@ def test_an_edit_of_a_spider_class_is_one_of_its_definition(
     assert outcomes(database)["changed"] == 0, "an edit is not a change of a page"
 
 
-def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, moody: str) -> None:
+def test_edit_of_cell_makes_only_this_cell_due(freshet: Freshet, database: Db, flaky: str) -> None:
     cell = '[cells.{}]\nurl = "{}/item/{}"\ncss = "{}"\n'
-    other = cell.format("other", moody, 2, "h1")
-    read_cells(freshet, cell.format("one", moody, 1, "h1") + other)
+    other = cell.format("other", flaky, 2, "h1")
+    read_cells(freshet, cell.format("one", flaky, 1, "h1") + other)
     asked()
-    read_cells(freshet, cell.format("one", moody, 1, "p.price") + other)
+    read_cells(freshet, cell.format("one", flaky, 1, "p.price") + other)
     assert asked() == {"/item/1": 1}
     assert base(database)["one"]["content"] == {"value": "5"}
 
@@ -340,24 +330,24 @@ def workers(freshet: Freshet, wrapper: Path, redis: str, *args: str) -> list[str
     return logs
 
 
-def test_workers_that_share_a_run_read_again_what_failed_and_what_was_edited(
-    freshet: Freshet, database: Db, moody: str, redis: str
+def test_workers_of_shared_run_fetch_failed_and_edited_targets(
+    freshet: Freshet, database: Db, flaky: str, redis: str
 ) -> None:
     failing(3)
-    workers(freshet, shop(freshet, moody), redis)
+    workers(freshet, shop(freshet, flaky), redis)
     asked()
-    Moody.statuses.clear()
-    workers(freshet, shop(freshet, moody), redis)
+    Flaky.statuses.clear()
+    workers(freshet, shop(freshet, flaky), redis)
     assert asked() == {f"/item/{i}": 1 for i in range(3)}
-    workers(freshet, shop(freshet, moody, fields={"price": "p.price"}), redis)
+    workers(freshet, shop(freshet, flaky, fields={"price": "p.price"}), redis)
     assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
     assert database.posts.distinct("fields.price") == ["5"]
 
 
 def test_a_full_run_of_several_workers_ignores_the_caps(
-    freshet: Freshet, database: Db, moody: str, redis: str
+    freshet: Freshet, database: Db, flaky: str, redis: str
 ) -> None:
-    wrapper = shop(freshet, moody)
+    wrapper = shop(freshet, flaky)
     freshet.crawl(wrapper)
     at = database.runs.find_one()["started"]
     plan = {"at": at, "state": "active", "spiders": ["shop"], "daily_cap": 2, "hourly_cap": 1}
@@ -373,10 +363,10 @@ def test_a_full_run_of_several_workers_ignores_the_caps(
     assert database.runs.find_one(sort=[("started", -1)])["full"] is True
 
 
-def test_full_is_not_dropped_in_silence_by_a_worker_that_joins(
-    freshet: Freshet, database: Db, moody: str, redis: str
+def test_worker_that_joins_a_run_logs_that_full_is_ignored(
+    freshet: Freshet, database: Db, flaky: str, redis: str
 ) -> None:
-    wrapper = shop(freshet, moody, delay_seconds=0.3, concurrency=1)
+    wrapper = shop(freshet, flaky, delay_seconds=0.3, concurrency=1)
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     first = freshet.start(*words, REDIS_URL=redis)
     while not database.visits.count_documents({}):
@@ -390,13 +380,11 @@ def test_full_is_not_dropped_in_silence_by_a_worker_that_joins(
 # The closing line.
 
 
-def test_accuracy_is_explained_and_shown_only_where_enough_was_fetched(
-    freshet: Freshet, moody: str
-) -> None:
+def test_accuracy_is_logged_only_after_enough_fetches(freshet: Freshet, flaky: str) -> None:
     two = "/(item|more)/"
-    starts = [f"{moody}/list", *(f"{moody}/list/{i}" for i in range(10))]
+    starts = [f"{flaky}/list", *(f"{flaky}/list/{i}" for i in range(10))]
     failing(3)
-    wrapper = shop(freshet, moody, start_urls=starts, item_pages=two)
+    wrapper = shop(freshet, flaky, start_urls=starts, item_pages=two)
     log = freshet.crawl(wrapper, *NO_RETRY).err
     assert (
         "; accuracy 86.96% (20 of the 23 fetched could be read; the others failed, were blocked or "
@@ -426,18 +414,18 @@ def test_accuracy_is_explained_and_shown_only_where_enough_was_fetched(
     ],
     ids=["limit", "host", "ended"],
 )  # fmt: skip
-def test_what_stops_a_run_is_named_with_its_value_and_the_way_out(
-    freshet: Freshet, moody: str, args: tuple[str, ...], keys: Row, why: str
+def test_closing_line_explains_why_targets_are_still_due(
+    freshet: Freshet, flaky: str, args: tuple[str, ...], keys: Row, why: str
 ) -> None:
-    line = closing(freshet.crawl(shop(freshet, moody, **keys), *args).err)
+    line = closing(freshet.crawl(shop(freshet, flaky, **keys), *args).err)
     assert re.search(rf"; \d+ still due because {re.escape(why)}$", line), line
 
 
-def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody: str) -> None:
+def test_closing_line_shows_when_site_opens(freshet: Freshet, flaky: str) -> None:
     now = datetime.now(UTC)
     hour = (now + timedelta(hours=2)).hour
     window = f"{hour:02}:00-{(hour + 1) % 24 or 24:02}:00"
-    line = closing(freshet.crawl(shop(freshet, moody, visiting_hours=[window])).err)
+    line = closing(freshet.crawl(shop(freshet, flaky, visiting_hours=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
         "nothing fetched: 1 target is due because the site definition's windows or blackout allow "
@@ -446,9 +434,9 @@ def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody:
     assert asked() == {}
 
 
-def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, moody: str) -> None:
-    Moody.statuses["/list"] = 404
-    wrapper = shop(freshet, moody)
+def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, flaky: str) -> None:
+    Flaky.statuses["/list"] = 404
+    wrapper = shop(freshet, flaky)
     freshet.crawl(wrapper, code=1, FRESHET_GONE_CONFIRMATIONS=1)
     line = closing(freshet.crawl(wrapper).err)
     assert line == "nothing fetched: no targets, or all are gone (see scrapy targets)"

@@ -65,7 +65,7 @@ SPIDERS: dict[str, tuple[str, str, bool]] = {
         "item-7.html: LookupError: no item",
         False,
     ),
-    "callback of the spider's own": (
+    "custom callback": (
         """
     async def start(self):
         yield Request("{url}/item-3.html", self.own, dont_filter=True)
@@ -179,7 +179,7 @@ def crawl(
     return freshet(*words, hours=hours, PYTHONPATH=str(freshet.folder), **env)
 
 
-def has_failed(result: Result, db: Db, message: str) -> None:
+def assert_failed(result: Result, db: Db, message: str) -> None:
     assert result.code == 1, result.err
     lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
     assert len(lines) == 1, result.err
@@ -190,7 +190,7 @@ def has_failed(result: Result, db: Db, message: str) -> None:
     assert message in run["error"]
 
 
-def is_repaired(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
+def assert_next_run_succeeds(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
     """Check that the next run does the remaining work and succeeds."""
     good = crawl(freshet, site, "", "-a", "full=1", hours=1, **env)
     assert good.code == 0, good.err
@@ -204,7 +204,7 @@ def is_repaired(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.redis)])
 @pytest.mark.parametrize("fault", SPIDERS)
-def test_what_a_spider_raises_fails_the_run(
+def test_exception_in_custom_code_fails_the_run(
     fault: str, workers: int, freshet: Freshet, database: Db, site: Pages,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
@@ -216,14 +216,14 @@ def test_what_a_spider_raises_fails_the_run(
         assert result.code == 1
         assert "no opening" in result.err
         return
-    has_failed(result, database, message)
+    assert_failed(result, database, message)
     if is_done:
         assert outcomes(database)["new"] == ITEMS + 1
-    is_repaired(freshet, site, database, **env)
+    assert_next_run_succeeds(freshet, site, database, **env)
 
 
 @pytest.mark.parametrize("collection", ["runs", "sites", "meta"])
-def test_a_database_that_refuses_fails_the_run(
+def test_rejected_database_write_fails_the_run(
     collection: str, freshet: Freshet, database: Db, site: Pages
 ) -> None:
     """These collections belong to the run, not to a single page."""
@@ -248,11 +248,11 @@ def test_an_export_that_cannot_be_written_fails_the_run(
 ) -> None:
     (freshet.folder / "file").touch()
     result = crawl(freshet, site, "", "-O", freshet.folder / "file" / "items.jsonl")
-    has_failed(result, database, "NotADirectoryError")
+    assert_failed(result, database, "NotADirectoryError")
 
 
 @pytest.mark.redis
-def test_a_lease_loop_that_breaks_fails_the_run(
+def test_error_in_lease_loop_fails_the_run(
     freshet: Freshet, database: Db, site: Pages, redis: str
 ) -> None:
     broken = """
@@ -270,7 +270,7 @@ def test_a_lease_loop_that_breaks_fails_the_run(
     assert re.search("WRONGTYPE|Redis", lines[0])
 
 
-def test_the_traceback_is_in_the_log_for_who_asks(freshet: Freshet, site: Pages) -> None:
+def test_traceback_is_logged_at_debug_level(freshet: Freshet, site: Pages) -> None:
     code = SPIDERS["request"][0]
     quiet = crawl(freshet, site, code)
     assert "Traceback" not in quiet.err

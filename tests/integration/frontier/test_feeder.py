@@ -96,9 +96,7 @@ class FakeSession:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_target_is_handed_out_once_however_fast_visits_are_stored(
-    stored: tuple[Db, str], seed: int
-) -> None:
+def test_each_target_is_handed_out_once(stored: tuple[Db, str], seed: int) -> None:
     db, uri = stored
     links = [f"http://a.test/{n}" for n in range(TARGETS)]
     db.targets.insert_many([new_document("x", url, Kind.ITEM, NOW, NOW) for url in links])

@@ -61,7 +61,7 @@ def test_every_item_and_post_of_the_site_is_found(done: FirstRun) -> None:
     assert urls(done.db.posts.find()) == {done.url(path) for path in LIVE}
 
 
-def test_every_page_is_fetched_once_and_no_other_page_at_all(done: FirstRun) -> None:
+def test_each_item_and_list_and_no_other_page_is_fetched_once(done: FirstRun) -> None:
     assert asked(done.site) == Counter(dict.fromkeys(LIVE | LISTS, 1))
 
 
@@ -69,7 +69,7 @@ def test_about_cart_and_login_are_never_fetched(done: FirstRun) -> None:
     assert not {"/about/", "/cart/", "/login/"} & set(asked(done.site))
 
 
-def test_links_with_campaign_marks_are_not_targets_of_their_own(done: FirstRun) -> None:
+def test_campaign_parameters_add_no_targets(done: FirstRun) -> None:
     assert not done.db.targets.count_documents({"url": {"$regex": "utm_"}})
     assert urls(done.db.targets.find()) == {done.url(path) for path in LIVE | LISTS}
 
@@ -83,7 +83,7 @@ def test_items_have_the_categories_of_the_lists_that_show_them(done: FirstRun) -
     } == expected
 
 
-def test_items_keep_the_fields_that_stand_on_their_pages(done: FirstRun) -> None:
+def test_stored_fields_match_the_page(done: FirstRun) -> None:
     item = next(item for item in WORLD.items if item.live(START) and item.offer(START).stock)
     (post,) = done.db.posts.find({"url": done.url(item.path)})
     assert post["fields"]["title"] == post["title"] == item.title
@@ -92,20 +92,20 @@ def test_items_keep_the_fields_that_stand_on_their_pages(done: FirstRun) -> None
     assert post["fields"]["added"] == datetime.combine(item.appears, datetime.min.time(), UTC)
 
 
-def test_the_export_holds_exactly_the_new_items_with_their_fields(done: FirstRun) -> None:
+def test_export_contains_exactly_the_new_items(done: FirstRun) -> None:
     assert urls(done.exported) == {done.url(path) for path in LIVE}
     assert {row["outcome"] for row in done.exported} == {"new"}
     titles = {post["url"]: post["fields"]["title"] for post in done.db.posts.find()}
     assert {row["url"]: row["title"] for row in done.exported} == titles
 
 
-def test_the_export_names_only_categories_that_are_the_items(done: FirstRun) -> None:
+def test_exported_categories_belong_to_their_items(done: FirstRun) -> None:
     named = {item.path: set(item.categories) for item in WORLD.items if item.live(START)}
     exported = {row["url"]: set(row["categories"]) for row in done.exported}
     assert all(exported[done.url(path)] <= categories for path, categories in named.items())
 
 
-def test_stored_items_have_all_categories_even_if_the_second_list_came_later(
+def test_stored_items_have_categories_of_all_lists(
     done: FirstRun,
 ) -> None:
     of_targets = {t["url"]: sorted(t["categories"]) for t in done.db.targets.find({"kind": "item"})}
@@ -120,12 +120,12 @@ def test_the_change_log_has_one_new_visit_of_each_page(done: FirstRun) -> None:
     assert {(v["update_size"], v["diff_size"]) for v in visits} == {(0, 0)}
 
 
-def test_get_size_is_what_the_server_sent(done: FirstRun) -> None:
+def test_get_size_equals_bytes_sent_by_server(done: FirstRun) -> None:
     sent = {done.url(r["path"]): r["bytes"] for r in done.requests if r["path"] != "/robots.txt"}
     assert {v["target"]: v["get_size"] for v in done.db.visits.find()} == sent
 
 
-def test_each_target_knows_its_last_visit(done: FirstRun) -> None:
+def test_each_target_stores_its_last_visit(done: FirstRun) -> None:
     for visit in done.db.visits.find():
         row = target(done.db, visit["target"])
         assert row["last_visit"]["_id"] == visit["_id"]
@@ -134,14 +134,14 @@ def test_each_target_knows_its_last_visit(done: FirstRun) -> None:
         assert row["content_hash"] == visit["content_hash"]
 
 
-def test_each_page_has_one_version_and_each_item_a_post_of_it(done: FirstRun) -> None:
+def test_each_page_has_one_version_and_each_item_one_post(done: FirstRun) -> None:
     versions = {v["target"]: v["content_hash"] for v in done.db.versions.find()}
     assert versions == {v["target"]: v["content_hash"] for v in done.db.visits.find()}
     assert done.db.versions.count_documents({}) == len(versions)
     assert all(post["content_hash"] == versions[post["url"]] for post in done.db.posts.find())
 
 
-def test_the_run_is_counted_as_the_log_has_it(done: FirstRun) -> None:
+def test_counts_of_run_match_visits(done: FirstRun) -> None:
     (run,) = done.db.runs.find()
     pages = len(LIVE | LISTS)
     assert (run["spider"], run["reason"]) == ("mill", "finished")
@@ -153,7 +153,7 @@ def test_the_run_is_counted_as_the_log_has_it(done: FirstRun) -> None:
     assert counts["bytes"] == sum(visit["get_size"] for visit in done.db.visits.find())
 
 
-def test_the_summary_says_it_in_one_line(done: FirstRun) -> None:
+def test_summary_is_one_log_line(done: FirstRun) -> None:
     pages = len(LIVE | LISTS)
     assert f"mill: {pages} fetched: {pages} new, 0 changed" in done.log
 
@@ -166,9 +166,7 @@ def test_the_category_map_has_an_edge_for_every_link_of_a_list(done: FirstRun) -
     assert kitchen == {done.url(i.path) for i in live if "kitchen" in i.categories}
 
 
-def test_targets_that_a_limit_leaves_due_are_not_saved_requests(
-    freshet: Freshet, pages: Pages
-) -> None:
+def test_targets_skipped_by_limit_do_not_count_as_saved(freshet: Freshet, pages: Pages) -> None:
     names = [f"/item-{n}.html" for n in range(4)]
     pages.list("list.html", names)
     for name in names:

@@ -152,27 +152,27 @@ def hours_to_next(target: Row) -> float:
     return (target["next_visit"] - target["visited_at"]) / HOUR
 
 
-def test_the_next_visit_is_the_next_slot_on_the_site_s_clock(runs: list[Rows]) -> None:
+def test_next_visit_is_next_slot_in_time_zone_of_site(runs: list[Rows]) -> None:
     thursday = datetime(2026, 1, 8, 9, tzinfo=ZoneInfo("Asia/Tokyo"))
     assert runs[0][SLOTS]["next_visit"] == thursday
 
 
-def test_a_learning_phase_that_is_over_no_longer_counts(runs: list[Rows]) -> None:
+def test_expired_sampling_phase_is_ignored(runs: list[Rows]) -> None:
     assert 0 < hours_to_next(runs[0][LEARNED]) <= 5
     assert hours_to_next(runs[1][LEARNED]) == 24
 
 
-def test_no_plan_waits_longer_than_the_longest_interval(runs: list[Rows]) -> None:
+def test_interval_of_plan_is_limited(runs: list[Rows]) -> None:
     assert hours_to_next(runs[0][SELDOM]) == 672
 
 
-def test_an_error_is_repeated_whatever_the_plan_says(runs: list[Rows]) -> None:
+def test_error_is_retried_regardless_of_plan(runs: list[Rows]) -> None:
     # Due in the next run, and there is only one.
     assert [rows[BROKEN]["consecutive_errors"] for rows in runs] == [1, 2]
     assert all(0 < hours_to_next(rows[BROKEN]) < 0.001 for rows in runs)
 
 
-def test_an_adaptive_interval_follows_the_page(runs: list[Rows]) -> None:
+def test_adaptive_interval_depends_on_changes(runs: list[Rows]) -> None:
     # Half as long after a change, a fifth longer without a change, within the limits.
     expected = {CALM_FIRST: [11, 5.5], CALM_LATER: [4, 4.8]}
     for name, intervals in expected.items():
@@ -185,7 +185,7 @@ def test_an_adaptive_interval_follows_the_page(runs: list[Rows]) -> None:
 # Caps.
 
 
-def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_first(
+def test_daily_cap_covers_all_runs_and_prefers_valuable_pages(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
     plan_with_three_valuable(crawled)
@@ -208,7 +208,7 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 
 
-def test_who_has_had_least_goes_before_the_most_valuable(
+def test_neglected_page_precedes_most_valuable_pages(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
     plan(crawled, *NAMES, last_value=1.0)
@@ -220,7 +220,7 @@ def test_who_has_had_least_goes_before_the_most_valuable(
     assert set(asked(pages)) == {f"/{NAMES[2]}"}
 
 
-def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:
+def test_dispatch_policy_can_be_chosen(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     plan(crawled, *NAMES, last_value=1.0)
     long_ago = {"$set": {"visited_at": MONDAY - 9 * HOUR}}
     crawled.targets.update_one({"url": {"$regex": f"{NAMES[4]}$"}}, long_ago)
@@ -231,15 +231,13 @@ def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages
     assert set(asked(pages)) == {f"/{NAMES[4]}"}
 
 
-def test_of_a_host_that_is_capped_the_most_valuable_go(
-    crawl: Crawl, crawled: Db, pages: Pages
-) -> None:
+def test_host_cap_prefers_valuable_pages(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     plan_with_three_valuable(crawled)
     crawl(25.5, host_requests=3)
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
 
 
-def test_the_most_valuable_go_first_where_the_pass_is_to_end_before_all(
+def test_run_with_page_limit_starts_with_most_valuable_page(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
     plan(crawled, *NAMES, last_value=0.1)
@@ -250,7 +248,7 @@ def test_the_most_valuable_go_first_where_the_pass_is_to_end_before_all(
     assert sum(asked(pages).values()) < 4
 
 
-def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> None:
+def test_missed_visits_are_counted(crawl: Crawl, crawled: Db) -> None:
     plan(crawled, NAMES[0], slots=[], every_hours=24.0, visits_per_week=7.0)
     crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 24 * HOUR}})
     log = crawl(24 * 4.5)
@@ -261,10 +259,10 @@ def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> No
     ] == [3]
     crawl(24 * 6.2)
     (target,) = crawled.targets.find({"missed_visits": {"$exists": True}})
-    assert (target["missed_visits"], target["requested"]) == (3, 3), "the next one was in time"
+    assert (target["missed_visits"], target["requested"]) == (3, 3), "the next visit was on time"
 
 
-def test_the_cap_bears_on_a_pass_that_is_not_the_first_of_the_day(
+def test_daily_cap_includes_earlier_runs_of_the_day(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
     cap(crawled, daily_cap=EVERYTHING + 3)
@@ -300,7 +298,7 @@ def test_the_hourly_cap_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None
         assert f"because the plan's cap of {named} is reached (to raise it: scrapy replan --" in log
 
 
-def test_without_a_cap_everything_due_is_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:
+def test_everything_due_is_fetched_without_cap(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     cap(crawled, daily_cap=0)
     log = crawl(25.5)
     assert len(asked(pages)) == EVERYTHING
@@ -321,7 +319,7 @@ def test_spiders_of_one_plan_share_its_caps(
 # Visiting hours.
 
 
-def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
+def test_run_outside_visiting_hours_fetches_nothing(
     crawl: Crawl, database: Db, pages: Pages
 ) -> None:
     hours = {"visiting_hours": ["Mon-Fri 22:00-06:00"], "blackout": ["Tue 03:00-04:00"]}

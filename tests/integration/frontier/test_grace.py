@@ -22,7 +22,7 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_page_that_is_not_answered_in_time_stays_due(
+def test_target_without_response_stays_due(
     freshet: Freshet, database: Db, pages: Pages, silent: str, redis: str, shared: bool
 ) -> None:
     pages.list("/index", [])

@@ -18,10 +18,10 @@ IDLE_SECONDS = 0.5
 Message = Callable[[LeasedQueue], Coroutine[Any, Any, object]]
 
 
-class Party:
+class WorkerPool:
     """Workers of a shared run.
 
-    errors: those that ended a worker
+    errors: exceptions that ended a worker
     """
 
     def __init__(self, shared: SharedRun, feed: Feed = nothing_to_feed) -> None:
@@ -49,7 +49,7 @@ def scripts(shared: SharedRun) -> int:
 
 
 def let_nothing_expire(shared: SharedRun) -> None:
-    """Leave idle workers no reason to try again without a message for a long time."""
+    """Prevent idle workers from trying again without a message for a long time."""
     shared.driver.hset(f"{shared.key}run", "feeder_until", 10**15)
 
 
@@ -62,10 +62,10 @@ async def push(queue: LeasedQueue) -> None:
 
 
 async def leased_while_idle(
-    party: Party, queue: LeasedQueue, message: Coroutine[Any, Any, object]
+    pool: WorkerPool, queue: LeasedQueue, message: Coroutine[Any, Any, object]
 ) -> list[str]:
     """Send a message while a worker is idle; return the entries that the worker leases."""
-    worker = party.start(queue)
+    worker = pool.start(queue)
     waiting = asyncio.ensure_future(leased(worker))
     await asyncio.sleep(IDLE_SECONDS)
     await message
@@ -77,19 +77,19 @@ async def leased_while_idle(
 @pytest.mark.parametrize("message", [feed, push])
 def test_an_idle_worker_leases_an_entry_when_it_is_added(redis: str, message: Message) -> None:
     with opened_run(redis) as shared:
-        party, ann, ben = Party(shared), shared.enter("ann"), shared.enter("ben")
+        pool, ann, ben = WorkerPool(shared), shared.enter("ann"), shared.enter("ben")
         let_nothing_expire(shared)
-        assert shared.ask(leased_while_idle(party, ben, message(ann))) == ["shop 0"]
-        assert party.errors == []
+        assert shared.ask(leased_while_idle(pool, ben, message(ann))) == ["shop 0"]
+        assert pool.errors == []
 
 
-def test_the_only_worker_leases_what_it_has_fed(redis: str) -> None:
+def test_only_worker_leases_entries_that_it_fed(redis: str) -> None:
     async def work() -> list[str]:
         async def feed_later() -> None:
             await asyncio.sleep(IDLE_SECONDS)
             await feed(ann)
 
-        worker = Party(shared, feed_later).start(ann)
+        worker = WorkerPool(shared, feed_later).start(ann)
         entries = await leased(worker)
         await worker.leave(patient=True)
         return entries
@@ -99,11 +99,11 @@ def test_the_only_worker_leases_what_it_has_fed(redis: str) -> None:
         assert shared.ask(work()) == ["shop 0"]
 
 
-def test_an_idle_worker_leases_what_another_one_gives_back(redis: str) -> None:
+def test_idle_worker_leases_returned_entry(redis: str) -> None:
     async def work() -> list[str]:
         await feed(ann)
         await ann.work([], 9)
-        worker = Party(shared).start(ben)
+        worker = WorkerPool(shared).start(ben)
         waiting = asyncio.ensure_future(leased(worker))
         await asyncio.sleep(IDLE_SECONDS)
         await ann.leave({})
@@ -117,12 +117,12 @@ def test_an_idle_worker_leases_what_another_one_gives_back(redis: str) -> None:
         assert shared.ask(work()) == ["shop 0"]
 
 
-def test_idle_workers_lease_the_entries_of_a_crashed_one_when_its_leases_expire(redis: str) -> None:
+def test_idle_workers_lease_expired_entries_of_crashed_worker(redis: str) -> None:
     async def work() -> set[str]:
         names = {f"shop {n}" for n in range(6)}
         await ann.feed(9, [(name, "") for name in names])
         await ann.work([], 9)
-        workers = [Party(shared).start(queue) for queue in (ben, cem)]
+        workers = [WorkerPool(shared).start(queue) for queue in (ben, cem)]
         entries: set[str] = set()
         while entries != names:
             waiting = [asyncio.ensure_future(leased(worker)) for worker in workers]
@@ -134,7 +134,7 @@ def test_idle_workers_lease_the_entries_of_a_crashed_one_when_its_leases_expire(
             await worker.leave(patient=True)
         return entries
 
-    # No worker sends a message that wakes another one: `ann` is gone.
+    # No worker sends a message that wakes another one: `ann` has crashed.
     with opened_run(redis, lease_ms=2000) as shared:
         ann, ben, cem = (shared.enter(name) for name in ("ann", "ben", "cem"))
         assert len(shared.ask(work())) == 6
@@ -145,7 +145,7 @@ def test_an_idle_worker_takes_over_from_a_crashed_feeder(redis: str) -> None:
         async def feed_as_ben() -> None:
             await feed(ben)
 
-        worker = Party(shared, feed_as_ben).start(ben)
+        worker = WorkerPool(shared, feed_as_ben).start(ben)
         entries = await leased(worker)
         await worker.leave(patient=True)
         return entries
@@ -161,7 +161,7 @@ def test_an_idle_worker_takes_over_from_a_crashed_feeder(redis: str) -> None:
 
 def test_all_idle_workers_notice_the_end_of_the_run(redis: str) -> None:
     async def work() -> list[list[str]]:
-        workers = [Party(shared).start(queue) for queue in queues]
+        workers = [WorkerPool(shared).start(queue) for queue in queues]
         waiting = asyncio.gather(*map(leased, workers))
         await asyncio.sleep(IDLE_SECONDS)
         assert await ann.close()
@@ -179,7 +179,7 @@ def test_all_idle_workers_notice_the_end_of_the_run(redis: str) -> None:
 
 def test_idle_workers_send_few_messages(redis: str) -> None:
     async def work() -> int:
-        workers = [Party(shared).start(queue) for queue in queues]
+        workers = [WorkerPool(shared).start(queue) for queue in queues]
         waiting = [asyncio.ensure_future(worker.next()) for worker in workers]
         await asyncio.sleep(IDLE_SECONDS)
         before = scripts(shared)
@@ -198,10 +198,10 @@ def test_idle_workers_send_few_messages(redis: str) -> None:
 
 
 def test_each_of_many_entries_wakes_a_worker(redis: str) -> None:
-    """A worker passes on a message that it does not need: no entry waits while others are idle."""
+    """Workers forward messages that they do not need, so no entry waits while others are idle."""
 
     async def work() -> list[list[str]]:
-        workers = [Party(shared).start(queue, max_leases=1) for queue in queues]
+        workers = [WorkerPool(shared).start(queue, max_leases=1) for queue in queues]
         waiting = [asyncio.ensure_future(leased(worker)) for worker in workers]
         await asyncio.sleep(IDLE_SECONDS)
         names = [f"shop {n}" for n in range(10)]
@@ -221,7 +221,7 @@ def test_each_of_many_entries_wakes_a_worker(redis: str) -> None:
 
 def test_a_worker_passes_on_a_message_that_came_too_late(redis: str) -> None:
     async def work() -> list[str]:
-        early, late = (Party(shared).start(queue) for queue in (ben, cem))
+        early, late = (WorkerPool(shared).start(queue) for queue in (ben, cem))
         await ann.feed(1, [("shop 0", "")])
         (entry,) = await leased(early)
         let_nothing_expire(shared)
@@ -244,18 +244,18 @@ def test_a_worker_passes_on_a_message_that_came_too_late(redis: str) -> None:
         assert shared.ask(work()) == ["shop 2"]
 
 
-def test_a_worker_that_may_not_wait_for_messages_polls(redis: str) -> None:
+def test_worker_polls_if_blpop_is_not_permitted(redis: str) -> None:
     with opened_run(redis) as shared:
-        party, ann, ben = Party(shared), shared.enter("ann"), shared.enter("ben")
+        pool, ann, ben = WorkerPool(shared), shared.enter("ann"), shared.enter("ben")
         let_nothing_expire(shared)
         shared.driver.execute_command("ACL SETUSER default -blpop")
         try:
-            assert shared.ask(leased_while_idle(party, ben, feed(ann))) == ["shop 0"]
+            assert shared.ask(leased_while_idle(pool, ben, feed(ann))) == ["shop 0"]
         finally:
             shared.driver.execute_command("ACL SETUSER default +blpop")
 
 
-def test_a_request_for_leases_that_yields_none_returns_when_to_try_again(redis: str) -> None:
+def test_empty_lease_request_returns_time_of_next_attempt(redis: str) -> None:
     with opened_run(redis) as shared:
         ann, ben = shared.enter("ann"), shared.enter("ben")
         status, _ = shared.ask(ben.work([], 1))

@@ -30,7 +30,7 @@ def pages_wrapper(freshet: Freshet, pages: Pages, **keys: object) -> object:
     return freshet.wrapper("pages", **given | keys)
 
 
-def test_a_second_pass_at_once_asks_for_nothing(
+def test_immediate_second_run_fetches_nothing(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = shop_wrapper(freshet, site)
@@ -46,7 +46,7 @@ def test_a_second_pass_at_once_asks_for_nothing(
     assert "shop: nothing fetched: nothing was due" in result.err
 
 
-def test_a_full_pass_over_an_unchanged_site_gets_304_throughout(
+def test_full_run_of_unchanged_site_gets_only_304(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = shop_wrapper(freshet, site)
@@ -64,9 +64,7 @@ def test_a_full_pass_over_an_unchanged_site_gets_304_throughout(
     assert database.versions.count_documents({}) == pages
 
 
-def test_a_304_leaves_what_is_known_of_the_page(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_304_keeps_stored_state_of_page(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", [])
     wrapper = pages_wrapper(freshet, pages)
     freshet.crawl(wrapper, code=1)
@@ -103,7 +101,7 @@ def test_a_page_without_validators_is_read_again_and_found_unchanged(
     assert database.versions.count_documents({}) == 2
 
 
-def test_a_frame_that_differs_on_each_request_is_no_change(freshet: Freshet, database: Db) -> None:
+def test_changing_boilerplate_is_not_a_change(freshet: Freshet, database: Db) -> None:
     with Pages(validators=False) as pages:
         pages.list("list.html", ["item-a.html"])
         pages.file("item-a.html", "<h1>A</h1><footer>visit 1</footer>")
@@ -133,9 +131,7 @@ def test_lists_are_due_after_six_hours_and_items_after_a_day(
         assert set(asked(site)) == due, hours
 
 
-def test_the_intervals_can_be_set_and_a_wrapper_has_the_last_word(
-    freshet: Freshet, pages: Pages
-) -> None:
+def test_site_definition_overrides_interval_settings(freshet: Freshet, pages: Pages) -> None:
     pages.list("list.html", ["item-a.html"])
     pages.item("item-a.html", "A")
     wrapper = pages_wrapper(freshet, pages, item_interval_hours=2)
@@ -149,9 +145,7 @@ def test_the_intervals_can_be_set_and_a_wrapper_has_the_last_word(
     assert set(asked(pages)) == {"/list.html"}
 
 
-def test_the_edited_pages_are_changed_and_no_others(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
+def test_only_edited_pages_are_changed(freshet: Freshet, database: Db, site: RunningSite) -> None:
     wrapper = freshet.wrapper("big", start_urls=[f"{site.url}/big/{ITEMS}/list/1/"], **BIG)
     freshet.crawl(wrapper)
     numbers = {3: 1, 17: 2, 40: 5}  # item: number of edits
@@ -182,9 +176,7 @@ def price(html: bytes) -> str:
     return html.partition(b'<p class="price">')[2].partition(b"</p>")[0].decode()
 
 
-def test_content_that_goes_back_to_an_older_version_adds_none(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_reverted_content_adds_no_version(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["item-a.html"])
     wrapper = pages_wrapper(freshet, pages)
     for number, text in enumerate(["first", "second", "first", "second"]):
@@ -202,7 +194,7 @@ def test_content_that_goes_back_to_an_older_version_adds_none(
 
 
 @pytest.mark.parametrize("days", [2, 10])
-def test_what_the_world_did_meanwhile_is_what_the_log_says(
+def test_change_log_matches_changes_of_the_site(
     freshet: Freshet, database: Db, site: RunningSite, days: int
 ) -> None:
     world, now = World(), START + timedelta(days=days)
@@ -231,9 +223,7 @@ def test_what_the_world_did_meanwhile_is_what_the_log_says(
             assert prices[site.url + item.path] == item.offer(now).pence / 100
 
 
-def test_a_changed_html_field_is_shown_by_word(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_diff_of_html_field_is_by_word(freshet: Freshet, database: Db, pages: Pages) -> None:
     words = " ".join(f"word{number}" for number in range(3000))
     pages.list("list.html", ["item-a.html"])
     wrapper = pages_wrapper(freshet, pages, fields={"body": {"css": "div", "type": "html"}})

@@ -1,4 +1,4 @@
-"""Invariant of a shared run: each entry is completed and counted once, whatever workers do."""
+"""Invariant of a shared run: each entry is completed and counted once, even if workers fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crawler.frontier.worker import Worker
 from tests.integration.shared_run import LEASE_MS, SharedRun, nothing_to_feed, opened_run
 
 WORKERS = ("ann", "ben", "cem")
-SOME = st.sampled_from(WORKERS)
+ANY_WORKER = st.sampled_from(WORKERS)
 VISIT = {"visits": 1.0}
 
 
@@ -40,15 +40,15 @@ class Workers(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for worker in WORKERS:
-            self.come(worker)
+            self.enter_run(worker)
 
-    @rule(worker=SOME)
-    def come(self, worker: str) -> None:
+    @rule(worker=ANY_WORKER)
+    def enter_run(self, worker: str) -> None:
         if worker not in self.shared.queues:
             self.shared.enter(worker)
             self.held[worker] = []
 
-    @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
+    @rule(worker=ANY_WORKER, first=st.integers(0, 30), count=st.integers(1, 8))
     def feed(self, worker: str, first: int, count: int) -> None:
         """Feed entries that may be pending or leased already, but never entries that are stored."""
         if (queue := self.shared.queues.get(worker)) is not None:
@@ -58,7 +58,7 @@ class Workers(RuleBasedStateMachine):
             if status.feeds:
                 self.fed |= set(entries)
 
-    @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
+    @rule(worker=ANY_WORKER, want=st.integers(0, 6), finished=st.integers(0, 6))
     def work(self, worker: str, want: int, finished: int) -> None:
         if (queue := self.shared.queues.get(worker)) is not None:
             done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
@@ -67,28 +67,28 @@ class Workers(RuleBasedStateMachine):
             self.done |= set(done)
             self.held[worker] += [lease.entry for lease in leases]
 
-    @rule(worker=SOME)
-    def work_without_an_answer(self, worker: str) -> None:
+    @rule(worker=ANY_WORKER)
+    def work_with_lost_response(self, worker: str) -> None:
         if (queue := self.shared.queues.get(worker)) is not None:
             self.shared.ask(queue.work([], 3))
 
-    @rule(worker=SOME)
-    def oversleep(self, worker: str) -> None:
+    @rule(worker=ANY_WORKER)
+    def miss_renewal(self, worker: str) -> None:
         self.shared.run_out(worker)
 
-    @rule(worker=SOME, sure=st.booleans(), back=st.booleans())
+    @rule(worker=ANY_WORKER, sure=st.booleans(), back=st.booleans())
     def renew(self, worker: str, *, sure: bool, back: bool) -> None:
         if (queue := self.shared.queues.get(worker)) is not None:
             held = self.held[worker]
             _, lost = self.shared.ask(queue.renew(held, {}, sure=lambda: sure, back=back))
             self.held[worker] = [entry for entry in held if entry not in lost]
 
-    @rule(worker=SOME)
+    @rule(worker=ANY_WORKER)
     def die(self, worker: str) -> None:
         if worker in self.shared.queues:
             self.shared.die(worker)
 
-    @rule(worker=SOME)
+    @rule(worker=ANY_WORKER)
     def leave(self, worker: str) -> None:
         # The last worker would end the run.
         if len(self.shared.queues) > 1 and worker in self.shared.queues:
@@ -131,7 +131,7 @@ def test_each_entry_is_done_and_counted_once(redis: str) -> None:
     )
 
 
-def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> None:
+def test_leaving_worker_returns_leases_of_lost_responses(redis: str) -> None:
     with opened_run(redis) as shared:
         ann, ben = shared.enter("ann"), shared.enter("ben")
         shared.ask(ann.feed(9, [(f"shop {n}", "") for n in range(3)]))
@@ -142,7 +142,7 @@ def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> N
         assert {lease.count for lease in leases} == {1}
 
 
-def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> None:
+def test_late_message_does_not_lease_completed_entry(redis: str) -> None:
     with opened_run(redis) as shared:
         ann = shared.enter("ann")
         shared.ask(ann.feed(9, [("shop 0", "")]))
@@ -155,7 +155,7 @@ def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> 
         assert (status.is_empty, lost) == (True, set())
 
 
-def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: str) -> None:
+def test_worker_at_capacity_waits_until_an_entry_is_done(redis: str) -> None:
     async def work(shared: SharedRun, queue: LeasedQueue) -> list[str]:
         worker = Worker(queue, shared.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
         worker.begin(nothing_to_feed)
@@ -179,7 +179,7 @@ def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: 
     assert failures == []
 
 
-def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(redis: str) -> None:
+def test_host_closed_during_a_report_is_reported_next(redis: str) -> None:
     async def work(shared: SharedRun, queue: LeasedQueue, patch: pytest.MonkeyPatch) -> set[str]:
         worker = Worker(queue, shared.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
         close_hosts = queue.close_hosts

@@ -1,4 +1,4 @@
-"""Runs with nothing due end without Scrapy's engine, and leave what a complete run leaves."""
+"""Runs with nothing due end without Scrapy's engine, and store the same as a complete run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def closing(result: Result) -> str:
 
 
 @pytest.mark.parametrize("names_file", [False, True])
-def test_a_quiet_run_leaves_what_a_complete_one_leaves(
+def test_quiet_run_stores_the_same_as_complete_run(
     freshet: Freshet, database: Db, pages: Pages, shop: Path, names_file: bool
 ) -> None:
     words = ("site", "-a", f"wrapper={shop}") if names_file else ("shop",)
@@ -72,14 +72,14 @@ def test_a_quiet_run_leaves_what_a_complete_one_leaves(
     assert "'finish_reason': 'finished'" in quiet.err
 
 
-def test_a_quiet_run_logs_where_the_settings_say(freshet: Freshet, shop: Path) -> None:
+def test_quiet_run_obeys_log_settings(freshet: Freshet, shop: Path) -> None:
     log = freshet.folder / "crawl.log"
     assert freshet("crawl", "shop", "--logfile", log).err == ""
     assert "nothing was due" in log.read_text()
     assert freshet("crawl", "shop", "--nolog").err == ""
 
 
-def test_exports_and_limits_take_the_complete_way(freshet: Freshet, shop: Path) -> None:
+def test_exports_and_limits_require_complete_run(freshet: Freshet, shop: Path) -> None:
     exported = freshet.folder / "items.jsonl"
     assert not is_quiet(freshet("crawl", "shop", "-O", exported))
     assert exported.read_text() == ""
@@ -112,7 +112,7 @@ Change = Callable[[Db], Any]
     ],
     ids=["due", "unfinished", "hidden", "edited", "unknown", "reread", "alarm", "plan"],
 )  # fmt: skip
-def test_what_another_process_left_is_done(
+def test_unfinished_work_requires_complete_run(
     freshet: Freshet, database: Db, shop: Path, change: Change
 ) -> None:
     assert is_quiet(freshet("crawl", "shop"))
@@ -128,19 +128,19 @@ def test_a_start_url_that_was_forgotten_is_visited_again(
     assert asked(pages) == {"/list.html": 1}
 
 
-def test_a_variable_of_the_definition_is_part_of_it(freshet: Freshet, shop: Path) -> None:
+def test_changed_environment_variable_requires_complete_run(freshet: Freshet, shop: Path) -> None:
     shop.write_text(f"{shop.read_text()}\nheaders = {{ X-Token = '${{SHOP_TOKEN}}' }}\n")
     freshet("crawl", "shop", SHOP_TOKEN="a")
     assert is_quiet(freshet("crawl", "shop", SHOP_TOKEN="a"))
     assert not is_quiet(freshet("crawl", "shop", SHOP_TOKEN="b"))
 
 
-def test_a_setting_that_changed_takes_the_complete_way_once(freshet: Freshet, shop: Path) -> None:
+def test_changed_setting_requires_one_complete_run(freshet: Freshet, shop: Path) -> None:
     runs = [is_quiet(freshet("crawl", "shop", FRESHET_MAX_DEPTH=7)) for _ in range(2)]
     assert runs == [False, True]
 
 
-def test_a_spider_that_acts_on_its_own_is_never_skipped() -> None:
+def test_spider_with_custom_start_or_feeds_is_never_quiet() -> None:
     class Reads(WrapperSpider):
         name = "reads"
         fields = {"title": "h1"}

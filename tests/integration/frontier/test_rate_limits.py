@@ -1,4 +1,4 @@
-"""Permits of a worker: returned when it leaves, and given one by one at hosts with a delay."""
+"""Workers return their permits when they leave, and get them one by one if a host has a delay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crawler.frontier.politeness import Permit, Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 
-async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
+async def leftovers(url: str, pause_seconds: float) -> tuple[bool, int]:
     """Return whether tasks are still running after a worker's end, and the number of keys left.
 
     pause_seconds: time from the first permit to the end, when all permits are returned
@@ -31,8 +31,8 @@ async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("pause_ms", range(0, 200, 20))
-def test_nothing_of_a_worker_asks_redis_after_its_end(redis: str, pause_ms: int) -> None:
-    assert asyncio.run(ended(redis, pause_ms / 1000)) == (False, 0)
+def test_closed_worker_leaves_no_tasks_or_keys(redis: str, pause_ms: int) -> None:
+    assert asyncio.run(leftovers(redis, pause_ms / 1000)) == (False, 0)
 
 
 async def seconds_of_three(url: str, delay_seconds: float) -> float:
@@ -48,7 +48,7 @@ async def seconds_of_three(url: str, delay_seconds: float) -> float:
     return seconds
 
 
-def test_requests_to_a_host_are_apart_by_its_delay(redis: str) -> None:
+def test_permits_of_a_host_are_spaced_by_its_delay(redis: str) -> None:
     assert asyncio.run(seconds_of_three(redis, 0.15)) >= 0.3
 
 
@@ -61,7 +61,5 @@ def test_requests_to_a_host_are_apart_by_its_delay(redis: str) -> None:
         (100.0, 100.11, True),
     ],
 )
-def test_a_permit_is_returned_when_it_is_old_or_not_used(
-    given: float, now: float, is_expired: bool
-) -> None:
+def test_permit_expires_when_old_or_unused(given: float, now: float, is_expired: bool) -> None:
     assert Permit("shop.example", "ann 1", False, 100.0, given).is_expired(now) == is_expired

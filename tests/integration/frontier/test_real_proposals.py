@@ -84,7 +84,7 @@ def selects(proposal: Proposal, url: str) -> bool:
 
 
 @pytest.mark.parametrize("site", SITES, ids=lambda site: site.host)
-def test_the_right_patterns_are_among_the_first_three(site: Site, tmp_path: Path) -> None:
+def test_correct_patterns_are_among_first_three_proposals(site: Site, tmp_path: Path) -> None:
     files = Files(site, tmp_path)
     described = json.loads((Path(str(REAL_SITES)) / "sites.json").read_text(encoding="utf-8"))
     patterns = next(entry for entry in described if entry["site"] == site.archive)

@@ -59,7 +59,7 @@ def site(request: pytest.FixtureRequest) -> Site:
     return found
 
 
-def test_all_items_and_only_wanted_pages(
+def test_crawl_finds_all_items_of_real_site(
     freshet: Freshet, database: Db, site: Site, tmp_path: Path
 ) -> None:
     folder = Path(str(REAL_SITES))
@@ -88,5 +88,5 @@ def test_all_items_and_only_wanted_pages(
     accuracy = re.search(r"accuracy ([\d.]+)%", first.err)
     assert accuracy
     assert float(accuracy[1]) >= 99.9
-    assert " 0 changed, 0 unchanged" in full.err, "all 304"
+    assert " 0 changed, 0 unchanged" in full.err, "all responses are 304"
     assert database.visits.count_documents({"changed": 1}) == 0

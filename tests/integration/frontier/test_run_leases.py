@@ -29,7 +29,7 @@ def start(freshet: Freshet, wrapper: Path, machine: str, **env: object) -> Proce
     return freshet.start(*words, FRESHET_DATA_DIR=freshet.folder / machine, **env)
 
 
-def ended(process: Process, code: int = 0) -> str:
+def wait_for_exit(process: Process, code: int = 0) -> str:
     """Wait for a crawl to end with this exit code and return its log."""
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
@@ -37,7 +37,7 @@ def ended(process: Process, code: int = 0) -> str:
 
 
 def check_once(database: Db) -> None:
-    """Check that each page was visited and logged once, and that nobody holds the lease."""
+    """Check that each page was visited and logged once, and that no process holds the lease."""
     logged = Counter(row["target"] for row in visits(database))
     assert (len(logged), set(logged.values())) == (FETCHED, {1})
     assert database.targets.count_documents({"requested": 1}) == FETCHED
@@ -55,12 +55,10 @@ def running_crawl(
     yield process
 
 
-def test_of_crawls_that_begin_together_one_runs(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_only_one_of_concurrent_crawls_runs(freshet: Freshet, database: Db, pages: Pages) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     crawls = [start(freshet, wrapper, f"machine-{n}") for n in range(4)]
-    logs = [ended(crawl) for crawl in crawls]
+    logs = [wait_for_exit(crawl) for crawl in crawls]
     busy = [log for log in logs if "shop is already being crawled on " in log]
     assert len(busy) == 3
     assert set(asked(pages).values()) == {1}
@@ -68,7 +66,7 @@ def test_of_crawls_that_begin_together_one_runs(
     check_once(database)
 
 
-def test_after_a_kill_the_next_run_of_this_machine_begins_immediately(
+def test_run_after_kill_on_same_machine_begins_immediately(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
@@ -76,23 +74,23 @@ def test_after_a_kill_the_next_run_of_this_machine_begins_immediately(
     with running_crawl(freshet, database, wrapper, **env) as killed:
         killed.kill()
         # The killed process has not been reaped yet, as when cron starts the next run.
-        ended(start(freshet, wrapper, "second", **env))
+        wait_for_exit(start(freshet, wrapper, "second", **env))
         killed.communicate()
     check_once(database)
 
 
-def test_a_run_of_another_machine_is_taken_over_once_its_lease_has_ended(
+def test_expired_lease_of_another_machine_is_taken_over(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60)
     with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, seconds=4):
-        refused = ended(start(freshet, wrapper, "second"))
+        refused = wait_for_exit(start(freshet, wrapper, "second"))
         assert refused.startswith(
             "scrapy crawl: shop is already being crawled on far (process 7) since "
         )
         assert not asked(pages)
         time.sleep(4)
-        ended(start(freshet, wrapper, "second"))
+        wait_for_exit(start(freshet, wrapper, "second"))
         check_once(database)
 
 
@@ -113,17 +111,17 @@ def test_a_site_that_is_being_crawled_is_not_deleted(
     assert " 0 " not in deleted.out
 
 
-def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
+def test_run_that_lost_its_lease_fails_without_further_writes(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     env = {"FRESHET_LEASE_SECONDS": 1}
-    with running_crawl(freshet, database, wrapper, **env) as slept:
-        os.kill(slept.pid, signal.SIGSTOP)
+    with running_crawl(freshet, database, wrapper, **env) as paused:
+        os.kill(paused.pid, signal.SIGSTOP)
         time.sleep(1.2)
-        ended(start(freshet, wrapper, "second", **env))
-        os.kill(slept.pid, signal.SIGCONT)
-        log = ended(slept, code=1)
+        wait_for_exit(start(freshet, wrapper, "second", **env))
+        os.kill(paused.pid, signal.SIGCONT)
+        log = wait_for_exit(paused, code=1)
     errors = [line for line in log.splitlines() if " ERROR: " in line]
     assert len(errors) == 1, log
     (error,) = errors
@@ -133,15 +131,15 @@ def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
     assert sum(asked(pages).values()) < FETCHED + 20, "only requests in flight are repeated"
 
 
-def test_a_late_run_that_nobody_took_over_goes_on(
+def test_run_with_expired_lease_continues_if_not_taken_over(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
-    with running_crawl(freshet, database, wrapper, FRESHET_LEASE_SECONDS=1) as slept:
-        os.kill(slept.pid, signal.SIGSTOP)
+    with running_crawl(freshet, database, wrapper, FRESHET_LEASE_SECONDS=1) as paused:
+        os.kill(paused.pid, signal.SIGSTOP)
         time.sleep(2)
-        os.kill(slept.pid, signal.SIGCONT)
-        ended(slept)
+        os.kill(paused.pid, signal.SIGCONT)
+        wait_for_exit(paused)
     check_once(database)
     assert set(asked(pages).values()) == {1}
 
@@ -154,11 +152,11 @@ def test_runs_with_and_without_redis_exclude_each_other(
     wrapper = shop(freshet, pages, 60, **SLOW)
     env = [{}, {"REDIS_URL": redis}]
     with running_crawl(freshet, database, wrapper, **env[first_shares]) as first:
-        log = ended(start(freshet, wrapper, "second", **env[not first_shares]))
-        way = "nothing to do" if first_shares else "not shared because it has no REDIS_URL"
+        log = wait_for_exit(start(freshet, wrapper, "second", **env[not first_shares]))
+        ending = "nothing to do" if first_shares else "not shared because it has no REDIS_URL"
         assert log.startswith("scrapy crawl: shop is already being crawled on ")
-        assert log.endswith(f"{way}\n")
-        ended(first)
+        assert log.endswith(f"{ending}\n")
+        wait_for_exit(first)
     check_once(database)
     assert set(asked(pages).values()) == {1}
 
@@ -169,17 +167,17 @@ def test_workers_of_two_redis_servers_do_not_share_a_run(
 ) -> None:
     wrapper = shop(freshet, pages, 60)
     with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, shared="another"):
-        log = ended(start(freshet, wrapper, "second", REDIS_URL=redis))
+        log = wait_for_exit(start(freshet, wrapper, "second", REDIS_URL=redis))
     assert log.splitlines()[-1].endswith("; that run is shared through another Redis")
     assert not asked(pages)
     assert database.runs.count_documents({}) == 0
-    ended(start(freshet, wrapper, "second", REDIS_URL=redis))
+    wait_for_exit(start(freshet, wrapper, "second", REDIS_URL=redis))
     check_once(database)
 
 
-def test_the_doctor_names_the_holder(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_doctor_names_lease_holder(freshet: Freshet, database: Db, pages: Pages) -> None:
     wrapper = shop(freshet, pages, 10)
-    ended(start(freshet, wrapper, "first"))
+    wait_for_exit(start(freshet, wrapper, "first"))
     words = ("doctor", "--quick", "--spider", wrapper)
     assert "last run shop" in freshet(*words).out
     assert " running on far" not in freshet(*words).out

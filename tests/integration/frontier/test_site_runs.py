@@ -28,7 +28,7 @@ def runs_until(freshet: Freshet, site: RunningSite, until: str, wrapper: str) ->
     return [datetime.fromisoformat(line) for line in done.stdout.splitlines()]
 
 
-def test_a_pass_is_made_when_something_is_due(
+def test_demo_runs_only_when_targets_are_due(
     freshet: Freshet, site: RunningSite, database: Db
 ) -> None:
     wrapper = shop_wrapper(freshet, site, list_interval_hours=23, item_interval_hours=23)

@@ -37,7 +37,7 @@ def titles(db: Db) -> set[str]:
     return {row["fields"]["title"] for row in db.posts.find({"spider": "shop"})}
 
 
-def test_a_site_of_a_file_is_crawled_by_its_name(
+def test_site_defined_in_file_is_crawled_by_name(
     freshet: Freshet, database: Db, site: Pages
 ) -> None:
     file = shop(freshet, site)
@@ -50,7 +50,7 @@ def test_a_site_of_a_file_is_crawled_by_its_name(
     assert [row["spider"] for row in database.runs.find()] == ["shop", "shop"]
 
 
-def test_an_edited_file_wins_and_the_log_says_so(
+def test_edited_file_overrides_stored_definition(
     freshet: Freshet, database: Db, site: Pages
 ) -> None:
     file = shop(freshet, site)
@@ -66,7 +66,7 @@ def test_an_edited_file_wins_and_the_log_says_so(
     assert "was edited" not in again.err, "the stored definition is current"
 
 
-def test_without_its_file_a_site_runs_as_it_was_stored(
+def test_stored_definition_is_used_if_file_is_removed(
     freshet: Freshet, database: Db, site: Pages
 ) -> None:
     file = shop(freshet, site)
@@ -81,7 +81,9 @@ def test_without_its_file_a_site_runs_as_it_was_stored(
     assert f"{file} was edited" in crawl(freshet).err, "a restored file takes precedence again"
 
 
-def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_stored_definition_is_used_if_file_defines_another_site(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
     file = shop(freshet, site)
     freshet.crawl(file)
     file.write_text(shop(freshet, site, "news").read_text(encoding="utf-8"), encoding="utf-8")
@@ -90,7 +92,9 @@ def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pag
     assert database.targets.distinct("spider") == ["shop"]
 
 
-def test_a_site_of_arguments(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_site_defined_by_arguments_is_crawled_by_name(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
     given = ("name=shop", f"start_urls={site.url}/list.html", "item_pages=/item/")
     words = [word for argument in given for word in ("-a", argument)]
     assert freshet("crawl", "site", *words).code == 0
@@ -125,7 +129,7 @@ def test_secrets_are_stored_as_references_only(freshet: Freshet, database: Db, s
 
 
 @pytest.mark.empty_database
-def test_a_spider_class_keeps_its_name(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_site_cannot_take_name_of_spider_class(freshet: Freshet, database: Db, site: Pages) -> None:
     done = freshet("crawl", "site", "-a", f"wrapper={shop(freshet, site, 'quotes')}")
     assert (done.code, database.list_collection_names()) == (1, [])
     assert done.complaint == (
@@ -133,7 +137,7 @@ def test_a_spider_class_keeps_its_name(freshet: Freshet, database: Db, site: Pag
     )
 
 
-def test_a_name_that_nobody_knows(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_unknown_site_is_an_error(freshet: Freshet, database: Db, site: Pages) -> None:
     freshet.crawl(shop(freshet, site))
     done = freshet("crawl", "shpo")
     assert done.code == 1
@@ -156,7 +160,9 @@ def test_forget_removes_the_definition(freshet: Freshet, database: Db, site: Pag
     assert run(freshet, "list").out.split() == ["books", "cells", "feeds", "quotes", "site"]
 
 
-def test_cells_and_feeds_of_files_too(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_cells_and_feeds_of_files_are_crawled_by_name(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
     cells = freshet.folder / "prices.toml"
     cells.write_text(
         f'name = "prices"\n[cells.a]\nurl = "{site.url}{ITEMS[0]}"\ncss = "h1"\nevery = "1h"\n',
@@ -207,7 +213,7 @@ def test_cron_names_sites_that_it_cannot_schedule(
     )
 
 
-def test_cron_without_any_targets_says_the_next_step(freshet: Freshet) -> None:
+def test_cron_without_targets_suggests_next_step(freshet: Freshet) -> None:
     done = run(freshet, "cron")
     assert (done.code, done.out) == (1, "")
     assert done.complaint == (
@@ -216,15 +222,15 @@ def test_cron_without_any_targets_says_the_next_step(freshet: Freshet) -> None:
     )
 
 
-def test_other_commands_of_scrapy_know_stored_sites(
-    freshet: Freshet, database: Db, site: Pages
-) -> None:
+def test_scrapy_check_finds_stored_sites(freshet: Freshet, database: Db, site: Pages) -> None:
     freshet.crawl(shop(freshet, site))
     checked = freshet("check", "shop")
     assert checked.code == 0, checked.err
 
 
-def test_a_later_spider_class_wins(freshet: Freshet, database: Db, site: Pages) -> None:
+def test_later_spider_class_replaces_stored_definition(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
     freshet.crawl(shop(freshet, site))
     code = (
         "from spiders.wrapper import WrapperSpider\n"

@@ -78,7 +78,7 @@ def lines_with(text: str, words: str) -> list[str]:
     return [line for line in text.splitlines() if words in line]
 
 
-def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
+def test_depth_limit_ends_calendar_and_higher_limit_extends_it(
     freshet: Freshet, database: Db
 ) -> None:
     with endless(calendar) as (url, asked):
@@ -115,7 +115,7 @@ def last_begin(db: Db) -> object:
     return db.runs.find_one({}, sort=[("started", -1)])["started"]  # type: ignore[index]
 
 
-def test_a_depth_is_the_least_that_was_found_through_lists_and_sitemaps(
+def test_depth_is_shortest_path_through_lists_and_sitemaps(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     chain = [f"/list/{n}.html" for n in range(3)]
@@ -143,7 +143,7 @@ def test_a_depth_is_the_least_that_was_found_through_lists_and_sitemaps(
     assert target(database, f"{pages.url}/item/1.html")["depth"] == 1
 
 
-def test_a_target_of_before_depths_were_kept_counts_as_near(freshet: Freshet, database: Db) -> None:
+def test_target_without_stored_depth_counts_as_depth_zero(freshet: Freshet, database: Db) -> None:
     now = datetime.now(UTC)
     with endless(calendar) as (url, _):
         old = new_document("agenda", f"{url}/calendar/50/", Kind.LIST, now, now)
@@ -162,9 +162,7 @@ def facets(path: str) -> list[str]:
     return [f"/shop/{'/'.join([*chosen, one])}/" for one in more if one not in chosen]
 
 
-def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_room(
-    freshet: Freshet, database: Db
-) -> None:
+def test_limit_of_lists_per_pattern_ignores_deleted_targets(freshet: Freshet, database: Db) -> None:
     with endless(facets) as (url, asked):
         keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/"}
         wrapper = calendar_wrapper(freshet, url, **keys)
@@ -187,7 +185,7 @@ def chained(path: str) -> list[str]:
     return [f"/event/{number * 3 + n}" for n in (1, 2, 3)]
 
 
-def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: Db) -> None:
+def test_endless_links_between_items_are_limited(freshet: Freshet, database: Db) -> None:
     with endless(chained) as (url, asked):
         wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
@@ -202,7 +200,9 @@ def items_of(db: Db) -> list[str]:
     return [row["url"] for row in db.targets.find({"kind": "item"})]
 
 
-def test_two_workers_share_a_pattern_s_cap(freshet: Freshet, database: Db, redis: str) -> None:
+def test_workers_share_limit_of_lists_per_pattern(
+    freshet: Freshet, database: Db, redis: str
+) -> None:
     with endless(facets) as (url, _):
         keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/", "max_pattern_lists": 40}
         wrapper = calendar_wrapper(freshet, url, **keys)

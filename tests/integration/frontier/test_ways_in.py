@@ -29,9 +29,7 @@ def chain_wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
     return freshet.wrapper("chain", item_pages="/item-", **given | keys)
 
 
-def test_a_sitemap_leads_to_every_page_it_names(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
+def test_sitemap_adds_all_its_pages(freshet: Freshet, database: Db, site: RunningSite) -> None:
     sitemap = f"{site.url}/sitemap.xml"
     wrapper = freshet.wrapper("map", start_urls=[sitemap], item_pages=[ITEMS, POSTS], fields=FIELDS)
     freshet.crawl(wrapper)
@@ -41,15 +39,15 @@ def test_a_sitemap_leads_to_every_page_it_names(
     assert target(database, sitemap)["kind"] == "list"
 
 
-def test_a_sitemap_index_is_followed_and_zipped_sitemaps_are_read(
+def test_sitemap_indexes_and_compressed_sitemaps_are_read(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     maps = [f"{pages.url}/one.xml", f"{pages.url}/two.xml.gz"]
     entries = (f"<sitemap><loc>{url}</loc></sitemap>" for url in maps)
     pages.file("sitemap.xml", INDEX.format("".join(entries)))
     pages.file("one.xml", SITEMAP.format(ENTRY.format(f"{pages.url}/item-a.html")))
-    packed = SITEMAP.format(ENTRY.format(f"{pages.url}/item-b.html")).encode()
-    (pages.home / "two.xml.gz").write_bytes(gzip.compress(packed))
+    compressed = SITEMAP.format(ENTRY.format(f"{pages.url}/item-b.html")).encode()
+    (pages.home / "two.xml.gz").write_bytes(gzip.compress(compressed))
     pages.item("item-a.html", "A")
     pages.item("item-b.html", "B")
     wrapper = freshet.wrapper(
@@ -80,7 +78,7 @@ def test_an_item_that_leaves_the_sitemap_is_unlisted(
     assert target(database, f"{pages.url}/item-a.html").get("unlisted_at") is None
 
 
-def test_links_on_item_pages_are_left_alone_unless_asked_for(
+def test_links_on_item_pages_are_not_followed_by_default(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     freshet.crawl(chain_wrapper(freshet, pages))
@@ -88,7 +86,7 @@ def test_links_on_item_pages_are_left_alone_unless_asked_for(
     assert database.posts.distinct("title") == ["A"]
 
 
-def test_links_on_item_pages_lead_to_items_that_no_list_shows(
+def test_follow_item_links_finds_items_that_no_list_shows(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     freshet.crawl(chain_wrapper(freshet, pages, follow_item_links=True))
@@ -98,9 +96,7 @@ def test_links_on_item_pages_lead_to_items_that_no_list_shows(
     assert database.posts.distinct("title") == ["A", "B", "C"]
 
 
-def test_a_new_link_on_an_item_whose_fields_stay_is_found(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_new_link_on_unchanged_item_is_found(freshet: Freshet, database: Db, pages: Pages) -> None:
     wrapper = chain_wrapper(freshet, pages, follow_item_links=True)
     freshet.crawl(wrapper)
     pages.item("item-d.html", "D")
@@ -110,7 +106,7 @@ def test_a_new_link_on_an_item_whose_fields_stay_is_found(
     assert visits(database, target=f"{pages.url}/item-a.html")[-1]["outcome"] == "unchanged"
 
 
-def test_an_item_whose_last_link_went_is_unlisted(
+def test_item_without_remaining_links_is_unlisted(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = chain_wrapper(freshet, pages, follow_item_links=True)
@@ -122,9 +118,7 @@ def test_an_item_whose_last_link_went_is_unlisted(
     assert target(database, f"{pages.url}/item-b.html").get("unlisted_at") is None
 
 
-def test_a_site_without_a_file_is_described_by_arguments(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_arguments_define_site_without_file(freshet: Freshet, database: Db, pages: Pages) -> None:
     chain_wrapper(freshet, pages)
     args = ("name=words", f"start_urls={pages.url}/list.html", "item_pages=/item-")
     result = freshet("crawl", "site", *(word for arg in args for word in ("-a", arg)))
@@ -133,7 +127,7 @@ def test_a_site_without_a_file_is_described_by_arguments(
     assert post["title"] == "A"
 
 
-def test_two_wrappers_keep_their_own_targets_of_one_page(
+def test_two_sites_have_separate_targets_for_one_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     freshet.crawl(chain_wrapper(freshet, pages))

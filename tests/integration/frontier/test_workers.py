@@ -21,7 +21,7 @@ pytestmark = pytest.mark.soak
 
 ITEMS = 60
 PATIENCE_SECONDS = 60
-# A driver's TTL of a key without one; it is -2 if the key is gone, and rounded to seconds.
+# The driver's result in seconds for a key without a TTL; it is -2 if the key does not exist.
 LASTING = -1
 
 
@@ -59,7 +59,7 @@ def keys_in(url: str, db: Db) -> list[str]:
         return sorted(key.decode() for key in lasting)
 
 
-def test_one_worker_makes_a_pass_as_a_process_alone_does(
+def test_run_of_one_worker_equals_run_without_redis(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages)
@@ -85,7 +85,7 @@ def ended(workers: list[Process]) -> list[str]:
     return logs
 
 
-def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
+def test_three_workers_fetch_each_page_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 300, concurrency=2)
@@ -104,15 +104,15 @@ def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     assert keys_in(redis, database) == []
 
 
-def test_what_a_killed_worker_held_comes_back_and_is_stored_once(
+def test_leases_of_killed_worker_are_taken_over(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 100, concurrency=1, delay_seconds=0.02)
     env = {"FRESHET_LEASE_SECONDS": 2}
-    killed, lived = start(freshet, wrapper, redis, 2, **env)
+    killed, survivor = start(freshet, wrapper, redis, 2, **env)
     until(lambda: database.visits.count_documents({}) > 20)
     killed.kill()
-    ended([lived])
+    ended([survivor])
     killed.communicate()
     (run,) = database.runs.find()
     assert run["reason"] == "finished"
@@ -125,7 +125,7 @@ def test_what_a_killed_worker_held_comes_back_and_is_stored_once(
     assert keys_in(redis, database) == []
 
 
-def test_a_pass_whose_workers_all_died_is_taken_over(
+def test_run_whose_workers_were_all_killed_is_taken_over(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.02)
@@ -141,24 +141,24 @@ def test_a_pass_whose_workers_all_died_is_taken_over(
     assert keys_in(redis, database) == []
 
 
-def test_a_worker_that_slept_too_long_stores_nothing_of_what_others_took_over(
+def test_paused_worker_stores_no_visits_of_lost_leases(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
     env = {"FRESHET_LEASE_SECONDS": 1}
-    slept, lived = start(freshet, wrapper, redis, 2, **env)
+    paused, survivor = start(freshet, wrapper, redis, 2, **env)
     until(lambda: database.visits.count_documents({}) > 20)
-    os.kill(slept.pid, signal.SIGSTOP)
-    logs = ended([lived])
-    os.kill(slept.pid, signal.SIGCONT)
-    slept.communicate(timeout=60)
-    assert slept.returncode in (0, 1)
+    os.kill(paused.pid, signal.SIGSTOP)
+    logs = ended([survivor])
+    os.kill(paused.pid, signal.SIGCONT)
+    paused.communicate(timeout=60)
+    assert paused.returncode in (0, 1)
     assert "accuracy 100" in logs[0]
     assert database.visits.count_documents({}) == 67
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
 
 
-def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
+def test_run_with_expired_lease_is_counted_by_change_log(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 40, concurrency=1, delay_seconds=0.03)
@@ -181,14 +181,14 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     }  # fmt: skip
 
 
-def test_sigterm_ends_one_worker_and_the_others_go_on(
+def test_sigterm_stops_one_worker_and_others_continue(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.02)
-    left, stayed = start(freshet, wrapper, redis, 2)
+    stopped, remaining = start(freshet, wrapper, redis, 2)
     until(lambda: database.visits.count_documents({}) > 20)
-    os.kill(left.pid, signal.SIGTERM)
-    logs = ended([left, stayed])
+    os.kill(stopped.pid, signal.SIGTERM)
+    logs = ended([stopped, remaining])
     assert "1 other worker is still running" in logs[0]
     assert re.search(r": \d+ fetched by this worker, \d+ by all; ", logs[0])
     assert set(asked(pages).values()) == {1}
@@ -196,14 +196,14 @@ def test_sigterm_ends_one_worker_and_the_others_go_on(
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)
 
 
-def test_the_last_worker_that_is_ended_sums_up_and_the_next_pass_goes_on(
+def test_last_stopped_worker_stores_totals_and_next_run_continues(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
-    (left,) = start(freshet, wrapper, redis, 1)
+    (stopped,) = start(freshet, wrapper, redis, 1)
     until(lambda: database.visits.count_documents({}) > 10)
-    os.kill(left.pid, signal.SIGTERM)
-    ended([left])
+    os.kill(stopped.pid, signal.SIGTERM)
+    ended([stopped])
     first = database.runs.find_one()
     assert first is not None
     assert first["reason"] == "shutdown"
@@ -214,7 +214,7 @@ def test_the_last_worker_that_is_ended_sums_up_and_the_next_pass_goes_on(
     assert database.runs.count_documents({"reason": "finished"}) == 1
 
 
-def test_workers_keep_to_the_delay_and_the_number_of_one(
+def test_workers_share_delay_and_concurrency_of_site(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 20, concurrency=1, delay_seconds=0.1)
@@ -229,7 +229,7 @@ def test_workers_keep_to_the_delay_and_the_number_of_one(
     assert times[-1] - times[0] > 22 * 0.1 * 0.7
 
 
-def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
+def test_limits_apply_to_all_workers_together(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60)
@@ -265,7 +265,7 @@ class Shop(WrapperSpider):
 """
 
 
-def test_a_page_that_kills_three_workers_is_left_for_dead(
+def test_page_that_crashes_three_workers_is_dead_lettered(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:
     shop(freshet, pages, 40)
@@ -291,7 +291,7 @@ def test_a_page_that_kills_three_workers_is_left_for_dead(
     assert freshet(*words, **env).code == 9
 
 
-def test_metrics_tell_how_a_shared_pass_stands(
+def test_metrics_show_state_of_shared_run(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.1)

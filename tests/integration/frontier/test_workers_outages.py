@@ -28,7 +28,7 @@ def check(database: Db, pages: Pages, url: str, again: int) -> None:
 
 
 @pytest.mark.soak
-def test_redis_is_killed_and_comes_back_with_its_append_only_file(
+def test_run_continues_after_redis_restart_with_append_only_file(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
@@ -44,7 +44,7 @@ def test_redis_is_killed_and_comes_back_with_its_append_only_file(
 
 
 @pytest.mark.soak
-def test_redis_says_nothing_for_longer_than_a_lease(
+def test_run_continues_after_redis_pause_longer_than_a_lease(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
@@ -60,7 +60,7 @@ def test_redis_says_nothing_for_longer_than_a_lease(
 
 
 @pytest.mark.soak
-def test_a_redis_that_forgot_the_pass_ends_it_and_the_next_one_goes_on(
+def test_run_fails_if_redis_loses_data_and_next_run_continues(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)

@@ -1,4 +1,4 @@
-"""Requests of a spider's own, feeds and cells in a shared run."""
+"""Custom requests of spiders, feeds and cells in a shared run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def words(pages: Pages, tmp_path: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("module", SHARED)
-def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
+def test_custom_requests_are_made_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str, words: tuple[str, ...],
     tmp_path: Path, module: str,
 ) -> None:  # fmt: skip
@@ -82,7 +82,7 @@ def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
     assert keys_in(redis, database) == []
 
 
-def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
+def test_invalid_requests_in_redis_are_dropped(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     evil = tmp_path / "evil"
@@ -136,7 +136,7 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
     assert keys_in(redis, database) == []
 
 
-def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(
+def test_cells_of_one_page_are_read_in_one_request(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:
     for n in range(4):
@@ -156,7 +156,7 @@ def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(
     assert keys_in(redis, database) == []
 
 
-def test_services_on_several_machines_share_passes_and_their_reports_add_up(
+def test_services_on_several_machines_share_runs(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=2)

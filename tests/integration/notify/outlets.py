@@ -1,4 +1,4 @@
-"""Channels that the tests control, and marked visits, in one process."""
+"""In-process fake channels and marked visits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rule_set(*channels: str, limits: dict[str, Any] | None = None, **keys: objec
 
 
 def visit(page: int, minute: int, **fields: object) -> Document:
-    """Return a marked row of the change log: a change of a page."""
+    """Return a marked change of a page, as a row of the change log."""
     return {
         "_id": ObjectId(), "spider": "shop", "target": f"{PAGE}{page}", "outcome": "changed",
         "at": NOW + timedelta(minutes=minute), "changed": 1, "notify": True,

@@ -1,4 +1,4 @@
-"""No notification is lost or invented when crawls, deliverers and MongoDB are killed.
+"""Delivery loses and invents no notifications when crawls, deliverers and MongoDB are killed.
 
 Five channels over HTTP: one works, one is slow, one has no server, one answers 404, one flaps.
 """
@@ -25,7 +25,7 @@ from tests.integration.notify.webhooks import Hooks, Receiver, serving, status
 from tests.integration.notify.worker import EVENTS_PER_KILL
 from tests.integration.pushing import free_port
 
-# Of each victim.
+# Kills of each victim.
 KILLS = int(os.environ.get("KILLS", "5"))
 VICTIMS = ("crawl", "deliver", "mongod")
 LIMIT_SECONDS = 900
@@ -73,14 +73,14 @@ class Channels:
         parts = [RULE.format(json.dumps(CHANNELS))]
         for name in CHANNELS:
             port = free_port() if name == "refuses" else self._hooks.server_port
-            # The others die after about a second.
+            # Messages of the other channels are dead-lettered after about a second.
             hours = 72 if name in WORKING else 1 / 3600
             parts.append(CHANNEL.format(name, port, name, hours))
         path.write_text("".join(parts), encoding="utf-8")
 
 
 class Workers:
-    """One crawl and one deliverer, which are started again when they have ended."""
+    """One crawl and one deliverer, restarted after they exit."""
 
     def __init__(self, uri: str, file: Path) -> None:
         self._folder = file.parent
@@ -93,7 +93,7 @@ class Workers:
         self.has_crawled = False
 
     def keep(self) -> None:
-        """Start what is not running, until the crawl has stored all its events."""
+        """Start processes that are not running, until the crawl has stored all its events."""
         for role in ("crawl", "deliver"):
             process = self.running.get(role)
             if process is not None and process.poll() is None:
@@ -106,7 +106,7 @@ class Workers:
                 self.has_crawled = True
                 continue
             module = "tests.integration.notify.worker"
-            # A pipe that nobody reads would stop a deliverer with much to report.
+            # An unread pipe would block a deliverer that logs a lot.
             with self._errors(role).open("w") as errors:
                 self.running[role] = python(
                     module, [role, *self._arguments], self._env, stderr=errors
@@ -121,8 +121,8 @@ class Workers:
             process.communicate()
 
 
-def until_work(workers: Workers, channels: Channels, db: Db, victim: str) -> bool:
-    """Wait until a victim has done some work since now; return whether it did."""
+def wait_for_progress(workers: Workers, channels: Channels, db: Db, victim: str) -> bool:
+    """Wait until a victim makes progress; return whether it did within the time limit."""
 
     def done() -> int:
         if victim == "crawl":
@@ -136,8 +136,8 @@ def until_work(workers: Workers, channels: Channels, db: Db, victim: str) -> boo
     return done() > before
 
 
-def until_delivered(workers: Workers, db: Db) -> None:
-    """Wait until the crawl has ended and no message waits for a working channel."""
+def wait_until_delivered(workers: Workers, db: Db) -> None:
+    """Wait until the crawl has ended and the working channels have no messages waiting."""
     deadline = time.monotonic() + LIMIT_SECONDS
     waiting = {"state": "waiting", "channel": {"$in": list(WORKING)}}
     while not (
@@ -169,7 +169,7 @@ def test_every_event_reaches_each_working_channel(tmp_path: Path, channels: Chan
         workers = Workers(mongo.uri("kills"), tmp_path / "notify.toml")
         try:
             for victim in VICTIMS * KILLS:
-                kills[victim] += until_work(workers, channels, db, victim)
+                kills[victim] += wait_for_progress(workers, channels, db, victim)
                 time.sleep(rng.uniform(0.0, 0.1))
                 if victim == "mongod":
                     mongo.kill()
@@ -177,7 +177,7 @@ def test_every_event_reaches_each_working_channel(tmp_path: Path, channels: Chan
                 else:
                     workers.running[victim].kill()
             (tmp_path / "end").touch()
-            until_delivered(workers, db)
+            wait_until_delivered(workers, db)
             visits = [row["_id"] for row in db.visits.find({"events": {"$exists": True}})]
             stored = Counter(row["channel"] for row in db.outbox.find())
         finally:
@@ -190,7 +190,7 @@ def test_every_event_reaches_each_working_channel(tmp_path: Path, channels: Chan
     assert stored == dict.fromkeys(CHANNELS, len(visits))
     for name in WORKING:
         accepted = channels.accepted[name]
-        # Each event of an acknowledged visit, and no other one.
+        # Exactly the events of the stored visits.
         assert {key for key, *_ in accepted} == {
             message_id(f"visits {key}", "all", name) for key in visits
         }

@@ -1,4 +1,4 @@
-"""A crawl marks the visits with events that rules are about, in the write that stores the visit."""
+"""A crawl marks visits with events that match the rules, in the write that stores the visit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULE = '[[rules]]\nname = "shop"\nevents = ["changed", "gone"]\nchannels = "phon
 
 @pytest.fixture
 def shop(freshet: Freshet, pages: Pages, tmp_path: Path) -> Path:
-    """Return the definition of a site with one item; the rules are in a file of the test."""
+    """Return a site definition with one item; set the path of the rules file."""
     pages.item("item-a.html", "A")
     freshet.env["FRESHET_NOTIFY_FILE"] = str(tmp_path / "notify.toml")
     return freshet.wrapper("shop", start_urls=[f"{pages.url}/item-a.html"], item_pages="/item-")
@@ -36,14 +36,14 @@ def test_only_events_of_rules_are_marked(
     assert marked(database) == [["changed"]]
     url = f"{pages.url}/item-a.html"
     assert target(database, url)["last_visit"]["notify"] is True
-    # A crash before the write of the log: the next run copies the visit with its mark.
+    # A crash before the change log is written: the next run copies the visit with its mark.
     database.visits.delete_many({"notify": True})
     database.runs.update_many({}, {"$unset": {"finished": ""}})
     freshet.crawl(shop, hours=200, code=0)
     assert marked(database) == [["changed"]]
 
 
-def test_an_invalid_file_of_rules_loses_no_event(
+def test_invalid_rules_file_keeps_all_events(
     freshet: Freshet, database: Db, shop: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notify.toml").write_text("[[rules]]\nname = 1\n", encoding="utf-8")
@@ -52,7 +52,7 @@ def test_an_invalid_file_of_rules_loses_no_event(
     assert done.err.count("Rules of notifications are invalid, all events are kept") == 1
 
 
-def test_without_rules_nothing_is_marked(freshet: Freshet, database: Db, shop: Path) -> None:
+def test_no_visits_are_marked_without_rules(freshet: Freshet, database: Db, shop: Path) -> None:
     freshet.crawl(shop)
     assert database.visits.count_documents({}) == 1
     assert marked(database) == []

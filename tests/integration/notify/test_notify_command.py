@@ -81,7 +81,7 @@ def test_a_change_is_delivered_once(freshet: Freshet, pages: Pages, hooks: Hooks
 
 
 @pytest.mark.usefixtures("changed")
-def test_a_dead_letter_is_listed_and_sent_again(freshet: Freshet, hooks: Hooks) -> None:
+def test_dead_letter_is_listed_and_retried(freshet: Freshet, hooks: Hooks) -> None:
     hooks.answers = [status(404), status(204)]
     (channel,) = notify(freshet, "deliver")["channels"]
     assert (channel["failed"], channel["dead"]) == (1, 1)
@@ -109,7 +109,7 @@ def test_the_status_of_a_channel_fits_a_narrow_terminal(
     assert "last failure of team: HTTP 500" in lines
 
 
-def test_a_test_message_reports_what_the_channel_answers(
+def test_notify_test_reports_the_response(
     freshet: Freshet, database: Db, hooks: Hooks, file: Path
 ) -> None:
     assert "accepted" in run(freshet, "notify", "test", "team").out
@@ -123,7 +123,7 @@ def test_a_test_message_reports_what_the_channel_answers(
 
 
 @pytest.mark.usefixtures("changed")
-def test_problems_of_rules_are_reported(freshet: Freshet, file: Path) -> None:
+def test_rule_problems_are_reported(freshet: Freshet, file: Path) -> None:
     written = file.read_text(encoding="utf-8")
     other = '[[rules]]\nname = "b"\nsites = "nowhere"\nchannels = "phone"\n'
     file.write_text(written + other, encoding="utf-8")
@@ -141,7 +141,9 @@ def test_problems_of_rules_are_reported(freshet: Freshet, file: Path) -> None:
     assert f"{file}: unknown key: 'chanels'. Available: channels, rules" in invalid.err
 
 
-def test_nothing_to_do_names_the_next_step(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+def test_empty_output_suggests_the_next_step(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
     freshet.env["FRESHET_NOTIFY_FILE"] = str(tmp_path / "none.toml")
     for action in ("deliver", "status"):
         assert "Write [channels.NAME] into" in run(freshet, "notify", action).out

@@ -38,13 +38,13 @@ def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
 
 
 async def deliver(db: Database, *outlets: Outlet, after: float = 0) -> list[Delivered]:
-    """Deliver what is due `after` seconds later."""
+    """Deliver the messages that are due `after` seconds later."""
     config = Config.load(mongo_uri="mongodb://unused")
     now = LATER + timedelta(seconds=after)
     return await Deliverer(db, config, MongoRetry(0), lambda: now).deliver(outlets)
 
 
-def test_an_event_becomes_one_message_for_each_channel(stored: tuple[Db, str]) -> None:
+def test_event_becomes_one_message_per_channel(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(450)])
     assert in_database(uri, lambda db: expand_all(db, rule_set("mail", "phone"))) == 900
@@ -53,7 +53,7 @@ def test_an_event_becomes_one_message_for_each_channel(stored: tuple[Db, str]) -
     assert database.outbox.count_documents({"channel": "mail", "state": "waiting"}) == 450
 
 
-def test_a_crash_before_the_marks_are_removed_repeats_no_message(stored: tuple[Db, str]) -> None:
+def test_crash_before_unmarking_repeats_no_message(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
     assert in_database(uri, lambda db: expand_all(db, rule_set("phone"))) == 1
@@ -74,7 +74,7 @@ def test_several_processes_expand_concurrently(stored: tuple[Db, str]) -> None:
     assert database.outbox.count_documents({}) == 100
 
 
-def test_conditions_see_the_page_before_and_after(stored: tuple[Db, str]) -> None:
+def test_conditions_compare_previous_and_new_content(stored: tuple[Db, str]) -> None:
     database, uri = stored
     for page, price in ((1, 9.0), (2, 9.9)):
         for content_hash, amount, hours in (("a", 10.0, -2), ("b", price, 0)):
@@ -97,15 +97,15 @@ def test_conditions_see_the_page_before_and_after(stored: tuple[Db, str]) -> Non
     assert message["data"]["after"]["price"]["amount"] == 9.0
 
 
-def test_contents_of_events_are_those_around_each(
+def test_events_are_read_with_previous_and_new_content(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
     monkeypatch.setattr(change_events, "MAX_BYTES", 3000)
     rows = []
     for number in range(40):
-        # Four pages of two sites at the same URLs. Every seventh content is not stored, and every
-        # eleventh is larger than all that are held at a time.
+        # Two sites with the same two URLs. Every seventh content is not stored, and every eleventh
+        # exceeds MAX_BYTES.
         site, content_hash = f"site{number % 4 // 2}", f"{number:02}"
         row = visit(number % 2, number, spider=site, content_hash=content_hash)
         rows.append(row)
@@ -117,7 +117,7 @@ def test_contents_of_events_are_those_around_each(
                  "content_hash": content_hash, "content": content}
             )  # fmt: skip
     database.visits.insert_many(rows)
-    # Newest first, as in a preview, with an alarm in between.
+    # Newest first, as in a preview, with an alarm in the middle.
     events = [*rows[:20:-1], {"_id": "shop  silent", "spider": "shop", "target": ""}, *rows[20::-1]]
 
     async def read(db: Database) -> list[Any]:
@@ -138,7 +138,7 @@ def test_contents_of_events_are_those_around_each(
 
 
 @pytest.mark.parametrize("events", [2, 100])
-def test_a_preview_takes_few_commands(stored: tuple[Db, str], events: int) -> None:
+def test_preview_runs_few_commands(stored: tuple[Db, str], events: int) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page, event=True) for page in range(events)])
     database.command("profile", 2)
@@ -147,7 +147,7 @@ def test_a_preview_takes_few_commands(stored: tuple[Db, str], events: int) -> No
     database.command("profile", 0)
     reads = {"ns": {"$nin": [f"{database.name}.system.profile", f"{database.name}.meta"]}}
     assert len(shown) == events
-    # Events, alarms, categories, the visits before, sizes of contents, contents.
+    # Events, alarms, categories, previous visits, content sizes, contents.
     assert database.system.profile.count_documents(reads | {"op": {"$ne": "getmore"}}) <= 6
 
 
@@ -164,7 +164,7 @@ def test_an_alarm_is_an_event(stored: tuple[Db, str]) -> None:
     assert database.alarms.count_documents({"notify": True}) == 0
 
 
-def test_a_refused_message_delays_later_ones_of_its_target_only(stored: tuple[Db, str]) -> None:
+def test_refused_message_delays_only_its_target(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, minute) for minute in range(3) for page in (1, 2)])
     phone = Outlet("phone", pauses=(60.0,) * 9, refused_targets=frozenset({f"{PAGE}1"}))
@@ -184,7 +184,7 @@ def test_a_refused_message_delays_later_ones_of_its_target_only(stored: tuple[Db
     assert set(phone.ids.values()) == {1}
 
 
-def test_a_broken_channel_holds_up_no_other_and_is_tried_again(stored: tuple[Db, str]) -> None:
+def test_broken_channel_delays_no_other_and_is_retried(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(50)])
     broken, works = Outlet("broken", refusals=10**6, pauses=(60.0, 60.0)), Outlet("works")
@@ -210,7 +210,7 @@ def test_a_broken_channel_holds_up_no_other_and_is_tried_again(stored: tuple[Db,
     assert database.outbox.count_documents({"state": {"$ne": "delivered"}}) == 0
 
 
-def test_a_slow_channel_holds_up_no_later_event_of_another(stored: tuple[Db, str]) -> None:
+def test_slow_channel_does_not_delay_other_channels(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(3)])
     slow, works = Outlet("slow", seconds=1.0), Outlet("works")
@@ -237,7 +237,7 @@ def test_a_slow_channel_holds_up_no_later_event_of_another(stored: tuple[Db, str
     assert len(works.ids) == 4
 
 
-def test_the_state_of_a_channel(stored: tuple[Db, str]) -> None:
+def test_channel_state_counts_messages(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(3)])
     phone = Outlet("phone", pauses=(3600.0,) * 9, refused_targets=frozenset({f"{PAGE}1"}))
@@ -249,7 +249,7 @@ def test_the_state_of_a_channel(stored: tuple[Db, str]) -> None:
 
     state = in_database(uri, run)
     assert (state["waiting"], state["retrying"], state["delivered"]) == (1, 1, 2)
-    # It works, as others were delivered since.
+    # The channel works: it has accepted other messages since.
     assert (state["broken"], state["reason"]) == (False, "status 400")
     assert state["last_delivered"] == LATER
     database.outbox.delete_many({"state": "delivered"})
@@ -257,7 +257,7 @@ def test_the_state_of_a_channel(stored: tuple[Db, str]) -> None:
     assert in_database(uri, lambda db: outbox.state_of(db, "none")) == outbox.empty_state("none")
 
 
-def test_dead_letters_of_a_channel_without_definition_are_bounded(
+def test_undefined_channel_keeps_a_bounded_outbox(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
@@ -272,7 +272,7 @@ def test_dead_letters_of_a_channel_without_definition_are_bounded(
     assert targets == {f"{PAGE}{page}" for page in range(30, 35)}
 
 
-def test_a_delivered_message_keeps_no_content(stored: tuple[Db, str]) -> None:
+def test_delivered_message_drops_its_content(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
 
@@ -285,7 +285,7 @@ def test_a_delivered_message_keeps_no_content(stored: tuple[Db, str]) -> None:
     assert "data" not in database.outbox.find_one({})
 
 
-def test_an_invalid_channel_holds_up_no_other(stored: tuple[Db, str], tmp_path: Path) -> None:
+def test_invalid_channel_does_not_block_others(stored: tuple[Db, str], tmp_path: Path) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
     file = tmp_path / "notify.toml"
@@ -307,7 +307,7 @@ def test_an_invalid_channel_holds_up_no_other(stored: tuple[Db, str], tmp_path: 
     assert found == {"works": 1, "broken": 0}
 
 
-def test_rules_of_the_file_and_of_the_web_app(stored: tuple[Db, str], tmp_path: Path) -> None:
+def test_rules_file_overrides_web_app_rules(stored: tuple[Db, str], tmp_path: Path) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
     file = tmp_path / "notify.toml"
@@ -328,7 +328,7 @@ def test_rules_of_the_file_and_of_the_web_app(stored: tuple[Db, str], tmp_path: 
     assert sent == {("a", "phone"), ("b", "mail")}
 
 
-def test_one_process_at_a_time_delivers_a_channel(stored: tuple[Db, str]) -> None:
+def test_channel_is_delivered_by_one_process_at_a_time(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
     phone = Outlet("phone")
@@ -345,7 +345,7 @@ def test_one_process_at_a_time_delivers_a_channel(stored: tuple[Db, str]) -> Non
     assert len(phone.accepted) == 1
 
 
-def test_a_result_that_comes_late_changes_nothing(stored: tuple[Db, str]) -> None:
+def test_late_result_is_ignored(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0))
 
@@ -359,7 +359,7 @@ def test_a_result_that_comes_late_changes_nothing(stored: tuple[Db, str]) -> Non
     assert [row["state"] for row in database.outbox.find()] == ["delivered"]
 
 
-def test_the_oldest_messages_beyond_the_limit_become_dead_letters(
+def test_oldest_messages_over_the_limit_are_dead_lettered(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
@@ -390,7 +390,7 @@ def states(database: Db) -> list[str]:
     return [row["state"] for row in database.outbox.find().sort("at")]
 
 
-def test_a_digest_is_one_message_and_a_failed_one_is_repeated_unchanged(
+def test_failed_digest_is_retried_unchanged(
     stored: tuple[Db, str],
 ) -> None:
     database, uri = stored
@@ -400,7 +400,7 @@ def test_a_digest_is_one_message_and_a_failed_one_is_repeated_unchanged(
 
     async def run(db: Database) -> None:
         await expand_all(db, rules)
-        # The digest of the hour is due at its end.
+        # An hourly digest is due at the end of the hour.
         assert await outbox.due(db, "mail", LATER - timedelta(minutes=1), Grouping.DIGEST) == []
         await deliver(db, mail)
         database.visits.insert_one(visit(9, 9))
@@ -410,13 +410,13 @@ def test_a_digest_is_one_message_and_a_failed_one_is_repeated_unchanged(
         await deliver(db, mail, after=61)
 
     in_database(uri, run)
-    # The later event is not a part of the repeated digest.
+    # The retried digest does not include the later event.
     assert [size for _, size in mail.bundles] == [3, 1]
     assert mail.attempted == [mail.bundles[0][0], *(key for key, _ in mail.bundles)]
     assert states(database) == ["delivered"] * 4
 
 
-def test_a_digest_lists_some_of_its_messages_and_counts_the_others(
+def test_digest_lists_some_messages_and_counts_the_rest(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
@@ -435,7 +435,7 @@ def test_a_digest_lists_some_of_its_messages_and_counts_the_others(
     assert states(database) == ["delivered"] * 7
 
 
-def test_events_of_a_page_join_the_first_one(stored: tuple[Db, str]) -> None:
+def test_debounced_events_of_a_page_are_bundled(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(1, 0), visit(1, 1), visit(2, 2)])
     phone = Outlet("phone", grouping=Grouping.PAGE)
@@ -454,7 +454,7 @@ def test_events_of_a_page_join_the_first_one(stored: tuple[Db, str]) -> None:
     assert phone.order(f"{PAGE}1") == [NOW + timedelta(minutes=each) for each in (0, 1, 30)]
 
 
-def test_a_channel_has_a_limit_an_hour(stored: tuple[Db, str]) -> None:
+def test_channel_limits_messages_per_hour(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(5)])
     phone = Outlet("phone", max_per_hour=2)
@@ -497,7 +497,7 @@ def test_quiet_hours_postpone_messages(stored: tuple[Db, str]) -> None:
         (None, "unconfirmed"),
     ],
 )
-def test_the_next_visit_confirms_a_message(
+def test_next_visit_confirms_or_drops_a_message(
     stored: tuple[Db, str], later: dict[str, Any] | None, state: str
 ) -> None:
     database, uri = stored
@@ -523,7 +523,7 @@ def test_the_next_visit_confirms_a_message(
     assert states(database) == [state]
 
 
-def test_a_message_about_a_page_without_further_visits_is_sent(stored: tuple[Db, str]) -> None:
+def test_message_is_sent_if_the_page_has_no_next_visit(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_one(visit(1, 0, content_hash="b"))
     rules = rule_set("phone", limits={"confirm": True})

@@ -1,4 +1,4 @@
-"""One attempt to send: webhooks, emails and Apprise, to servers that accept, refuse and hang."""
+"""Single attempts to send webhooks, emails and Apprise messages to working and broken servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECONDS = 5.0
 
 
 def hang(request: Receiver) -> None:
-    """Send one byte of an endless header line from time to time."""
+    """Send an endless header line, one byte at a time."""
     request.wfile.write(b"HTTP/1.1 2")
     while not request.server.is_over.wait(0.05):
         try:
@@ -87,7 +87,7 @@ def failure_of(to: Channel, message: Message = MESSAGE, seconds: float = SECONDS
     return raised.value
 
 
-def test_a_webhook_is_signed(hooks: Hooks) -> None:
+def test_webhook_is_signed(hooks: Hooks) -> None:
     deliver(webhook(hooks))
     ((path, headers, body),) = hooks.received
     assert path == "/hook?a=b"
@@ -117,14 +117,14 @@ def test_any_other_status_is_a_failure(hooks: Hooks, code: int) -> None:
     assert len(hooks.received) == 1
 
 
-def test_the_reason_is_the_start_of_the_answer(hooks: Hooks) -> None:
+def test_failure_reason_is_the_start_of_the_response(hooks: Hooks) -> None:
     hooks.answers = [status(422, b"unknown\r\n\x1b[31mtype\xff " + b"x" * 1_000_000)]
     reason = failure_of(webhook(hooks)).reason
     assert reason.startswith("HTTP 422: unknown [31mtype\ufffd xxx")
 
 
 @pytest.mark.parametrize(
-    ("value", "least", "most"),
+    ("value", "minimum", "maximum"),
     [
         ("120", 120, 120),
         ("99999999", 6 * 3600, 6 * 3600),
@@ -132,14 +132,14 @@ def test_the_reason_is_the_start_of_the_answer(hooks: Hooks) -> None:
     ],
     ids=["seconds", "too many seconds", "past date"],
 )
-def test_retry_after_is_reported(hooks: Hooks, value: str, least: float, most: float) -> None:
+def test_retry_after_is_reported(hooks: Hooks, value: str, minimum: float, maximum: float) -> None:
     hooks.answers = [status(429, Retry_After=value)]
     seconds = failure_of(webhook(hooks)).retry_after_seconds
     assert seconds is not None
-    assert least <= seconds <= most
+    assert minimum <= seconds <= maximum
 
 
-def test_a_date_in_retry_after_is_reported_as_seconds(hooks: Hooks) -> None:
+def test_retry_after_date_is_converted_to_seconds(hooks: Hooks) -> None:
     in_ten_minutes = datetime.now(UTC) + timedelta(minutes=10)
     hooks.answers = [status(429, Retry_After=format_datetime(in_ten_minutes, usegmt=True))]
     seconds = failure_of(webhook(hooks)).retry_after_seconds
@@ -153,7 +153,7 @@ def test_an_invalid_retry_after_is_ignored(hooks: Hooks, value: str) -> None:
     assert failure_of(webhook(hooks)).retry_after_seconds is None
 
 
-def test_a_flapping_receiver_can_drop_the_repetition(hooks: Hooks) -> None:
+def test_retried_webhook_keeps_its_id(hooks: Hooks) -> None:
     hooks.answers = [status(503), status(204)]
     failure_of(webhook(hooks))
     deliver(webhook(hooks))
@@ -162,7 +162,7 @@ def test_a_flapping_receiver_can_drop_the_repetition(hooks: Hooks) -> None:
     assert ids == ["m1", "m1"]
 
 
-def test_a_slow_receiver_is_given_up_in_time(hooks: Hooks) -> None:
+def test_slow_receiver_times_out(hooks: Hooks) -> None:
     hooks.answers = [hang]
     started = time.monotonic()
     assert failure_of(webhook(hooks), seconds=0.3).reason == "no response within 0.3 s"
@@ -177,18 +177,18 @@ def test_a_slow_receiver_is_given_up_in_time(hooks: Hooks) -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000, "invalid HTTP response"),
     ],
 )
-def test_an_answer_that_is_not_http(hooks: Hooks, data: bytes, reason: str) -> None:
+def test_invalid_http_response_is_a_failure(hooks: Hooks, data: bytes, reason: str) -> None:
     hooks.answers = [write(data)]
     assert reason in failure_of(webhook(hooks)).reason
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_is_a_failure() -> None:
     with Hooks() as server:
         to = webhook(server)
     assert failure_of(to).reason.startswith("connection failed: ")
 
 
-def test_certificates_of_webhooks_are_verified(
+def test_webhook_certificates_are_verified(
     hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer, root = authority(tmp_path)
@@ -211,9 +211,9 @@ def server_context(files: tuple[Path, Path]) -> ssl.SSLContext:
 
 
 class MailServer:
-    """A mail server on a free port, which stores commands and emails.
+    """Mail server on a free port that records commands and emails.
 
-    refused: recipients that it refuses
+    refused: recipients to refuse
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, *, starttls: bool = False) -> None:
@@ -235,7 +235,7 @@ class MailServer:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 ")
         while self.hangs:
-            # A greeting that never ends, so that no read times out.
+            # Each byte of this endless greeting resets the read timeout.
             writer.write(b"x")
             await writer.drain()
             await asyncio.sleep(0.05)
@@ -268,7 +268,7 @@ class MailServer:
 
 @contextmanager
 def running(server: MailServer) -> Iterator[MailServer]:
-    """Run a mail server in the loop of a thread."""
+    """Run a mail server in an event loop on its own thread."""
     loop = asyncio.new_event_loop()
     stopped = asyncio.Event()
     started = threading.Event()
@@ -280,10 +280,10 @@ def running(server: MailServer) -> Iterator[MailServer]:
         started.set()
         await stopped.wait()
         listening.close()
-        open_ones = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in open_ones:
+        open_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*open_ones, return_exceptions=True)
+        await asyncio.gather(*open_tasks, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
@@ -304,7 +304,7 @@ def mail(server: MailServer, **keys: Any) -> Channel:
     return channel(smtp=smtp | keys)
 
 
-def test_an_email() -> None:
+def test_email_escapes_headers_and_has_two_parts() -> None:
     hostile = EventView("changed", "shop", "https://shop.example/", "L\r\nBcc: x@y.z", NOON)
     message = message_of("m1", [hostile], templates=Templates(html="<p>{{ event.url }}</p>"))
     with running(MailServer()) as server:
@@ -326,7 +326,7 @@ def test_an_email() -> None:
 
 
 @pytest.mark.parametrize("security", ["tls", "starttls"])
-def test_certificates_of_mail_servers_are_verified(
+def test_mail_server_certificates_are_verified(
     security: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer, root = authority(tmp_path)
@@ -340,19 +340,19 @@ def test_certificates_of_mail_servers_are_verified(
     assert len(server.emails) == 1
 
 
-def test_a_mail_server_without_starttls_gets_nothing() -> None:
+def test_mail_server_without_starttls_receives_nothing() -> None:
     with running(MailServer()) as server:
         assert "STARTTLS" in failure_of(mail(server, security="starttls")).reason
     assert server.emails == []
 
 
-def test_a_mail_server_that_is_busy() -> None:
+def test_busy_mail_server_is_a_failure() -> None:
     with running(MailServer()) as server:
         server.is_busy = True
         assert failure_of(mail(server)).reason == "mail server: 451 try [1m later"
 
 
-def test_recipients_that_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_fails_only_if_all_recipients_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     with running(MailServer()) as server:
         server.refused = {"a@example.org"}
         deliver(mail(server))
@@ -364,7 +364,7 @@ def test_recipients_that_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert len(server.emails) == 1
 
 
-def test_a_mail_server_that_hangs_is_given_up_with_its_thread() -> None:
+def test_hanging_mail_server_times_out_and_its_thread_ends() -> None:
     with running(MailServer()) as server:
         server.hangs = True
         started = time.monotonic()
@@ -380,14 +380,14 @@ def deliveries() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "notification"]
 
 
-def test_apprise(hooks: Hooks) -> None:
+def test_apprise_sends_to_each_url(hooks: Hooks) -> None:
     deliver(channel(apprise=[f"json://{hooks.place}/one", f"json://{hooks.place}/two"]))
     assert [path for path, _, _ in hooks.received] == ["/one", "/two"]
     body = json.loads(hooks.received[0][2])
     assert (body["title"], body["message"]) == ("shop: changed: Lämp", MESSAGE.text.strip())
 
 
-def test_a_service_of_apprise_that_fails(hooks: Hooks) -> None:
+def test_apprise_failure_hides_secrets(hooks: Hooks) -> None:
     hooks.answers = [status(404)]
     reason = failure_of(channel(apprise=f"json://{hooks.place}/?password=${{SECRET}}")).reason
     assert reason.startswith("Apprise: ")
@@ -395,31 +395,31 @@ def test_a_service_of_apprise_that_fails(hooks: Hooks) -> None:
     assert SECRET not in reason
 
 
-def test_a_url_that_apprise_does_not_know() -> None:
+def test_apprise_rejects_unknown_url_schemes() -> None:
     unknown = channel(apprise=["json://127.0.0.1:9", "nonsense://${SECRET}"])
     reason = failure_of(unknown).reason
     assert reason.startswith("Apprise does not accept URL 2 (nonsense://…).")
 
 
-def test_a_service_of_apprise_that_hangs_holds_up_no_other_channel(hooks: Hooks) -> None:
+def test_hanging_apprise_service_blocks_no_other_channel(hooks: Hooks) -> None:
     hooks.answers = [
         lambda request: (hang if request.path.startswith("/slow") else status(204))(request)
     ]
 
-    async def both() -> list[BaseException | None]:
+    async def send_both() -> list[BaseException | None]:
         slow = channel(apprise=f"json://{hooks.place}/slow?rto=9")
         first = asyncio.create_task(send(slow, MESSAGE, 0.5))
         await send(webhook(hooks), MESSAGE, SECONDS)
         assert not first.done()
         return await asyncio.gather(first, return_exceptions=True)
 
-    (error,) = asyncio.run(both())
+    (error,) = asyncio.run(send_both())
     assert isinstance(error, DeliveryFailed)
     assert error.reason == "no response within 0.5 s"
 
 
 @pytest.mark.soak
-def test_threads_of_a_hanging_service_are_bounded_and_leave_others_theirs(hooks: Hooks) -> None:
+def test_hanging_service_uses_a_bounded_number_of_threads(hooks: Hooks) -> None:
     hooks.answers = [
         lambda request: (hang if request.path.startswith("/slow") else status(204))(request)
     ]
@@ -432,7 +432,7 @@ def test_threads_of_a_hanging_service_are_bounded_and_leave_others_theirs(hooks:
         await send(works, MESSAGE, SECONDS)
         return [str(error) for error in errors]
 
-    # Threads of earlier tests, and the one of the channel that works, may be about to end.
+    # Threads of earlier tests and of the working channel may still be about to end.
     earlier = len(deliveries())
     reasons = asyncio.run(many())
     assert len(deliveries()) <= earlier + MAX_THREADS + 1
@@ -443,7 +443,7 @@ def test_threads_of_a_hanging_service_are_bounded_and_leave_others_theirs(hooks:
     assert deliveries() == []
 
 
-def test_a_reason_has_no_secrets(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_reason_hides_secrets(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "to/ken?1234")
     hooks.answers = [status(404, b"no /hook/to%2Fken%3F1234 (to/ken?1234) at this server")]
     to = channel(webhook=f"http://{hooks.place}/hook/${{TOKEN}}", secret="${SECRET}")
@@ -451,7 +451,7 @@ def test_a_reason_has_no_secrets(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) 
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Let each host name have one address."""
+    """Resolve every host name to one address."""
 
     async def resolved(host: str, port: int) -> list[guard.Address]:
         return [guard.literal(host) or ipaddress.ip_address(address)]
@@ -462,7 +462,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://name.test/", "http://169.254.169.254/", "http://0.0.0.0/", "http://[ff02::1]/"]
 )
-def test_a_webhook_is_not_sent_to_other_machines_of_the_network(
+def test_webhooks_to_private_addresses_are_refused(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve(monkeypatch, "10.0.0.1")
@@ -470,9 +470,7 @@ def test_a_webhook_is_not_sent_to_other_machines_of_the_network(
     assert "is not on the public Internet" in reason or "has no usable address" in reason
 
 
-def test_a_host_that_the_user_listed_may_be_private(
-    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_allowed_hosts_may_be_private(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch, "127.0.0.1")
     place = f"name.test:{hooks.server_port}"
     to = channel(webhook=f"http://{place}/", secret="${SECRET}")

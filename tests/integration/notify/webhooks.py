@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback."""
+"""Webhook receiver on the loopback interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers each POST request with the next of `answers`; the last one is repeated."""
+    """Sends the next of `answers` to each POST request; repeats the last one."""
 
     server: Hooks
     body: dict[str, Any]

@@ -1,9 +1,10 @@
-"""A crawl or a deliverer in a process of its own, which a test kills.
+"""A crawl or a deliverer in its own process, for tests that kill it.
 
 Arguments: role, URI of the database, folder, number of events.
 
-crawl    stores changes of pages, each batch in a run of its own, until there are so many events and
-         the file `end` is in the folder; adds the id of each acknowledged visit to `acknowledged`
+crawl    stores changes of pages, each batch in its own run, until it has stored this number of
+events and the file `end` is in the folder; appends the id of each acknowledged visit to
+`acknowledged`
 deliver  runs rounds of notifications until it is killed
 """
 
@@ -34,7 +35,7 @@ RETRY_SECONDS = 60.0
 
 async def deliver(uri: str) -> None:
     """Deliver until killed."""
-    # Days of retries in seconds; paused channels are tried again several times a second.
+    # Compress days of retries into seconds: paused channels are retried several times a second.
     channels.FIRST_WAIT, channels.LONGEST_WAIT = timedelta(seconds=0.05), timedelta(seconds=1)
     dispatch.ROUND_SECONDS = 0.2
     config = Config.load(mongo_uri=uri, mongo_timeout_seconds=1)
@@ -46,7 +47,7 @@ async def deliver(uri: str) -> None:
 
 
 async def crawl(uri: str, folder: Path, enough: int) -> None:
-    """Store changes until there are enough events; an unavailable server ends the process."""
+    """Store changes until there are enough events; exit if the server is unavailable."""
     n_events = 0
     while n_events < enough or not (folder / "end").exists():
         await asyncio.sleep(PAUSE_SECONDS)
@@ -68,7 +69,7 @@ async def crawl(uri: str, folder: Path, enough: int) -> None:
 
 
 def changed(target: Target, at: datetime) -> Visit:
-    """Return a visit that found other content than the one before."""
+    """Return a visit that found changed content."""
     text = f"{target.url} at {at}"
     fetched = Fetched(target, at, WRAPPER.selector_digest(target.kind), 200, size=len(text))
     fetched.content = {"title": text}

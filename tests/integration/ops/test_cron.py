@@ -23,7 +23,7 @@ AVAILABLE = "Available: books, feeds, quotes; or name a .toml file"
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Freshet:
-    """Return commands without a database: cron needs none for spider classes and files."""
+    """Return commands without a database: cron needs none for spider classes or files."""
     return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
 
 
@@ -33,7 +33,7 @@ def lines_of(runner: Freshet, *names: object) -> list[tuple[str, str]]:
     return [(line["schedule"], line["command"]) for line in json.loads(done.out)]
 
 
-def test_every_spider_a_replan_and_a_prune(runner: Freshet) -> None:
+def test_schedules_each_spider_replan_and_prune(runner: Freshet) -> None:
     lines = lines_of(runner, *sorted(SPIDERS))
     crawls = {command.partition("scrapy crawl ")[2].split()[0] for _, command in lines[:-2]}
     assert crawls == SPIDERS
@@ -47,20 +47,20 @@ def test_every_spider_a_replan_and_a_prune(runner: Freshet) -> None:
         assert (hours == "*") == ("crawl" in command)
         assert minutes.endswith("/10") == ("crawl" in command)
     minutes_of_crawls = [when for when, _ in lines[:-2]]
-    assert len(set(minutes_of_crawls)) == len(minutes_of_crawls), "not all in the same minute"
+    assert len(set(minutes_of_crawls)) == len(minutes_of_crawls), "crawls share a minute"
 
 
-def test_as_text_each_line_is_one_of_a_crontab(runner: Freshet) -> None:
+def test_text_output_is_valid_crontab_lines(runner: Freshet) -> None:
     done = runner("cron", "books", FRESHET_BUDGET="5")
-    remark, *lines = done.out.splitlines()
-    assert remark.startswith("# cron does not see ")
-    assert "FRESHET_BUDGET" in remark
+    comment, *lines = done.out.splitlines()
+    assert comment.startswith("# cron does not see ")
+    assert "FRESHET_BUDGET" in comment
     assert len(lines) == 3
     for line in lines:
         assert line.split(maxsplit=5)[5].startswith("cd ")
 
 
-def test_a_site_with_a_file(runner: Freshet, tmp_path: Path) -> None:
+def test_site_definition_file_is_passed_to_the_crawl(runner: Freshet, tmp_path: Path) -> None:
     wrapper = runner.wrapper("my shop", start_urls=["https://s.example/"], item_pages="/item")
     text = wrapper.read_text(encoding="utf-8").replace('"my shop"', '"shop"')
     wrapper.write_text(text, encoding="utf-8")
@@ -68,7 +68,7 @@ def test_a_site_with_a_file(runner: Freshet, tmp_path: Path) -> None:
     assert f"crawl site -a 'wrapper={wrapper}' -L WARNING" in crawl
 
 
-def test_the_lines_run(runner: Freshet, tmp_path: Path) -> None:
+def test_lines_run_in_a_minimal_environment(runner: Freshet, tmp_path: Path) -> None:
     *_, (_, prune) = lines_of(runner, "books")
     command = prune.replace(" prune ", " prune --help ")
     bare = {"PATH": "/usr/bin:/bin"}
@@ -84,12 +84,12 @@ def test_the_lines_run(runner: Freshet, tmp_path: Path) -> None:
         ("/nosuch.toml", "/nosuch.toml: No such file or directory"),
     ],
 )
-def test_unknown_names_are_one_line(name: str, complaint: str, freshet: Freshet) -> None:
+def test_unknown_names_are_one_line_errors(name: str, complaint: str, freshet: Freshet) -> None:
     done = freshet("cron", name)
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy cron: {complaint}")
 
 
-def test_a_unit_of_systemd(runner: Freshet, tmp_path: Path) -> None:
+def test_systemd_unit_is_valid(runner: Freshet, tmp_path: Path) -> None:
     wrapper = runner.wrapper("shop", start_urls=["https://s.example/"], item_pages="/item")
     done = runner("cron", "--systemd", "books", wrapper)
     assert (done.code, done.err) == (0, "")
@@ -106,7 +106,7 @@ def test_a_unit_of_systemd(runner: Freshet, tmp_path: Path) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_a_percent_sign_would_end_the_line() -> None:
+def test_percent_signs_are_escaped() -> None:
     config = Config.load(data_dir=Path("/srv/50%"), mongo_uri=None)
     assert r"50\%" in _command(config, "replan")
 

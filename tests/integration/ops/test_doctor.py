@@ -20,7 +20,7 @@ from tests.integration.redis_server import private_server, url_of
 from tests.integration.second_mongod import second_mongod
 
 CONTACT = {"FRESHET_CONTACT": "mailto:me@example.org"}
-NOBODY = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
+UNREACHABLE_MONGO = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def findings(done: Result) -> list[Row]:
     return list(report["findings"])
 
 
-def bad(done: Result) -> list[Row]:
+def problems_of(done: Result) -> list[Row]:
     """Return the findings that are not ok."""
     return [finding for finding in findings(done) if finding["status"] != "ok"]
 
 
-def one_bad(done: Result) -> Row:
-    (finding,) = bad(done)
+def only_problem(done: Result) -> Row:
+    (finding,) = problems_of(done)
     return finding
 
 
@@ -59,16 +59,16 @@ def finding_of(done: Result, check: str) -> Row:
     return match
 
 
-def test_where_all_is_well(freshet: Freshet, prepared: Db, redis: str) -> None:
+def test_healthy_servers_have_no_findings(freshet: Freshet, prepared: Db, redis: str) -> None:
     done = quick(freshet, REDIS_URL=redis)
-    assert [finding["check"] for finding in bad(done)] == ["redis persistence"]
+    assert [finding["check"] for finding in problems_of(done)] == ["redis persistence"]
     assert finding_of(done, "mongodb data")["found"] == f"{prepared.name}: version {VERSION}"
     assert finding_of(done, "mongodb indexes")["found"] == "complete"
     assert finding_of(done, "redis")["found"].startswith("Valkey ")
-    assert list(prepared.meta.find({"_id": {"$regex": "doctor"}})) == [], "nothing is left"
+    assert list(prepared.meta.find({"_id": {"$regex": "doctor"}})) == [], "doctor left rows in meta"
 
 
-def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None:
+def test_text_output_has_one_line_per_check(freshet: Freshet, prepared: Db) -> None:
     done = run(freshet, "doctor", "--quick", "--spider", "books", COLUMNS=500)
     assert (done.code, done.err) == (0, "")
     *rows, total = done.out.splitlines()
@@ -78,20 +78,20 @@ def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None
 
 
 @pytest.mark.empty_database
-def test_an_empty_database_stays_without_collections(freshet: Freshet, database: Db) -> None:
+def test_empty_database_gets_no_collections(freshet: Freshet, database: Db) -> None:
     done = quick(freshet)
-    assert bad(done) == []
+    assert problems_of(done) == []
     assert "no data yet" in finding_of(done, "mongodb data")["found"]
-    assert database.list_collection_names() == ["meta"], "where the write was tried"
+    assert database.list_collection_names() == ["meta"], "only meta, which the write check uses"
 
 
-def test_an_index_that_is_gone_and_one_that_is_another(freshet: Freshet, prepared: Db) -> None:
+def test_missing_and_different_indexes_are_reported(freshet: Freshet, prepared: Db) -> None:
     prepared.visits.drop_index("spider_1_at_1")
     prepared.signatures.drop_index("bands_1")
     prepared.posts.drop_index("search")
     prepared.posts.create_index([("title", "text"), ("words", "text")], name="search")
     done = quick(freshet)
-    by_index = {finding["found"].partition(" ")[0]: finding for finding in bad(done)}
+    by_index = {finding["found"].partition(" ")[0]: finding for finding in problems_of(done)}
     assert {name: finding["status"] for name, finding in by_index.items()} == {
         "spider_1_at_1": "warning", "bands_1": "failed", "search": "warning",
     }  # fmt: skip
@@ -101,28 +101,30 @@ def test_an_index_that_is_gone_and_one_that_is_another(freshet: Freshet, prepare
     assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in by_index["search"]["todo"]
 
 
-def test_what_the_schema_makes_is_what_is_looked_for(freshet: Freshet, prepared: Db) -> None:
+def test_every_schema_index_is_checked(freshet: Freshet, prepared: Db) -> None:
     for name in INDEXES:
         prepared.drop_collection(name)
-    missing = [finding for finding in bad(quick(freshet)) if finding["check"] == "mongodb indexes"]
+    missing = [
+        finding for finding in problems_of(quick(freshet)) if finding["check"] == "mongodb indexes"
+    ]
     assert len(missing) == sum(map(len, INDEXES.values()))
 
 
-def test_data_of_a_later_freshet(freshet: Freshet, prepared: Db) -> None:
+def test_newer_schema_version_is_reported(freshet: Freshet, prepared: Db) -> None:
     prepared.meta.update_one({"_id": "schema"}, {"$set": {"version": VERSION + 1}})
-    assert one_bad(quick(freshet))["check"] == "mongodb data"
+    assert only_problem(quick(freshet))["check"] == "mongodb data"
 
 
-def test_data_of_an_earlier_freshet_are_left_alone(freshet: Freshet, prepared: Db) -> None:
+def test_older_schema_version_is_not_migrated(freshet: Freshet, prepared: Db) -> None:
     prepared.meta.update_one({"_id": "schema"}, {"$set": {"version": VERSION - 1}})
-    assert one_bad(quick(freshet))["status"] == "warning"
+    assert only_problem(quick(freshet))["status"] == "warning"
     assert prepared.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION - 1}
 
 
-def test_servers_that_are_away(freshet: Freshet) -> None:
-    away = {"MONGO_URI": NOBODY, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.2}
+def test_unavailable_servers_are_reported_without_passwords(freshet: Freshet) -> None:
+    away = {"MONGO_URI": UNREACHABLE_MONGO, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.2}
     done = quick(freshet, REDIS_URL="redis://:secret@127.0.0.1:1/0", **away)
-    assert {finding["check"]: finding["status"] for finding in bad(done)} == {
+    assert {finding["check"]: finding["status"] for finding in problems_of(done)} == {
         "mongodb": "failed", "redis": "failed",
     }  # fmt: skip
     assert "secret" not in done.out
@@ -131,45 +133,45 @@ def test_servers_that_are_away(freshet: Freshet) -> None:
     )
 
 
-def test_a_server_without_a_journal(freshet: Freshet) -> None:
+def test_mongod_without_journal_fails(freshet: Freshet) -> None:
     with second_mongod("--nojournal") as (_, uri):
-        finding = one_bad(quick(freshet, MONGO_URI=f"{uri}/freshet"))
+        finding = only_problem(quick(freshet, MONGO_URI=f"{uri}/freshet"))
     assert (finding["check"], finding["status"]) == ("mongodb write", "failed")
     assert "journal" in finding["found"]
 
 
-def test_a_redis_that_drops_what_is_needed(freshet: Freshet, prepared: Db) -> None:
+def test_redis_eviction_policy_is_checked(freshet: Freshet, prepared: Db) -> None:
     settings = {"maxmemory": "100mb", "maxmemory_policy": "volatile-ttl", "appendonly": "yes"}
     with private_server(**settings) as server:
-        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        finding = only_problem(quick(freshet, REDIS_URL=url_of(server)))
         assert finding["found"] == "100 MB, maxmemory-policy volatile-ttl"
     with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
-        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        finding = only_problem(quick(freshet, REDIS_URL=url_of(server)))
         assert (finding["check"], finding["status"]) == ("redis", "failed")
 
 
-def test_a_redis_that_is_full(freshet: Freshet, prepared: Db) -> None:
+def test_full_redis_fails(freshet: Freshet, prepared: Db) -> None:
     with private_server(maxmemory="1") as server:
-        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        finding = only_problem(quick(freshet, REDIS_URL=url_of(server)))
     assert (finding["check"], finding["status"]) == ("redis", "failed")
     assert "used memory" in finding["found"]
 
 
-def test_wrappers_that_are_broken(freshet: Freshet, prepared: Db) -> None:
+def test_invalid_site_definitions_are_reported(freshet: Freshet, prepared: Db) -> None:
     good = {"start_urls": ["https://s.example/"], "item_pages": "/item"}
     fine = freshet.wrapper("fine", **good)
     wrong = freshet.wrapper("wrong", **good, colour="red")
     secret = freshet.wrapper("secret", **good, headers={"X-Token": "${NO_SUCH_TOKEN_HERE}"})
     given = [word for path in (fine, wrong, secret) for word in ("--spider", path)]
     done = quick(freshet, *given, "--spider", "nosuch")
-    by_site = {finding["of"]: finding for finding in bad(done)}
+    by_site = {finding["of"]: finding for finding in problems_of(done)}
     assert by_site.keys() == {str(wrong), str(secret), "nosuch"}
     assert by_site[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
     assert by_site[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
     assert "Available: books, feeds, quotes" in by_site["nosuch"]["found"]
 
 
-def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
+def test_spider_import_error_is_reported(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
     package = tmp_path / "broken_spiders"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -179,45 +181,45 @@ def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_pa
     )
     words = ("doctor", "--quick", "--json", "-s", "SPIDER_MODULES=broken_spiders")
     done = freshet(*words, PYTHONPATH=tmp_path, **CONTACT)
-    problem = one_bad(done)
+    problem = only_problem(done)
     assert (problem["of"], problem["status"]) == ("broken_spiders.typo", "failed")
     assert f"name 'nosuchname' is not defined ({package / 'typo.py'}:1)" in problem["found"]
-    assert "mine" in {finding["of"] for finding in findings(done)}, "the others are looked at"
+    assert "mine" in {finding["of"] for finding in findings(done)}, "other spiders are checked"
 
 
-def test_a_bad_setting_is_one_of_the_findings(freshet: Freshet) -> None:
+def test_invalid_setting_is_a_finding(freshet: Freshet) -> None:
     done = freshet("doctor", "--quick", "--json", FRESHET_COMMIT_SIZE="0", **CONTACT)
-    problem = one_bad(done)
+    problem = only_problem(done)
     assert problem["check"] == "settings"
     assert problem["found"].startswith("FRESHET_COMMIT_SIZE: ")
-    assert "wrapper" in {finding["check"] for finding in findings(done)}, "what can be looked at is"
+    assert "wrapper" in {finding["check"] for finding in findings(done)}, "other checks run"
 
 
-def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
+def test_interrupted_run_is_reported(freshet: Freshet, prepared: Db) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=30)
     prepared.runs.insert_one({"spider": "books", "started": long_ago, "finished": None})
     prepared.targets.insert_one(
         {"_id": "books x", "spider": "books", "url": "x", "kind": "item", "first_seen": long_ago,
          "next_visit": long_ago},
     )  # fmt: skip
-    finding = one_bad(quick(freshet, "--spider", "books"))
+    finding = only_problem(quick(freshet, "--spider", "books"))
     assert (finding["check"], finding["of"]) == ("last run", "books")
     assert finding["found"] == "interrupted 30 h ago; 1 target due, the oldest for 30 h"
 
 
 @pytest.mark.soak
-def test_a_site_of_a_file_whose_only_page_fails(
+def test_failing_pages_and_stored_definition_are_reported(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     file = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item")
     pages.file("/list.html", "no page")
     pages.list("/list.html", [])
     freshet.crawl(file, "-s", "ROBOTSTXT_OBEY=0", code=1)
-    assert one_bad(quick(freshet))["check"] == "items"
+    assert only_problem(quick(freshet))["check"] == "items"
     pages.file("/list.html", "\0\1\2")
     freshet.crawl(file, "-a", "full=1", code=1)
     freshet.crawl(file, code=1)
-    problem, _ = bad(quick(freshet))
+    problem, _ = problems_of(quick(freshet))
     assert (problem["check"], problem["of"], problem["status"]) == ("last run", "shop", "warning")
     assert "; all of 1 page failed " in problem["found"]
     assert f"({pages.url}/list.html)" in problem["found"]
@@ -231,13 +233,13 @@ def test_a_site_of_a_file_whose_only_page_fails(
     assert by_site["shop"].endswith(f"; defined by the stored copy of {file}")
 
 
-def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None:
+def test_site_without_definition_is_reported(freshet: Freshet, prepared: Db) -> None:
     now = datetime.now(UTC)
     prepared.targets.insert_one(
         {"_id": "old x", "spider": "old", "url": "x", "kind": "item", "first_seen": now,
          "next_visit": now},
     )  # fmt: skip
-    finding = one_bad(quick(freshet))
+    finding = only_problem(quick(freshet))
     assert (finding["check"], finding["of"], finding["status"]) == ("wrapper", "old", "warning")
     assert finding["found"] == "it has targets but no site definition"
     assert finding["todo"] == (
@@ -246,7 +248,7 @@ def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Freshet]:
+def without_mongo_uri(tmp_path: Path) -> Iterator[Freshet]:
     """Yield Freshet without MONGO_URI; stop the embedded server at the end if it was started."""
     data = Path(tempfile.mkdtemp(prefix="fd-"))
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
@@ -257,24 +259,26 @@ def alone(tmp_path: Path) -> Iterator[Freshet]:
 
 @pytest.mark.soak
 @pytest.mark.mongo
-def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
-    alone: Freshet, pages: Pages
+def test_quick_check_does_not_start_the_embedded_server(
+    without_mongo_uri: Freshet, pages: Pages
 ) -> None:
     pages.file("robots.txt", "User-agent: *\nDisallow: /private/\nCrawl-delay: 5\n")
     start = {"item_pages": "/item", "delay_seconds": 1}
-    shut = alone.wrapper("shut", start_urls=[f"{pages.url}/private/"], **start)
-    slow = alone.wrapper("slow", start_urls=[f"{pages.url}/a", "http://127.0.0.1:1/"], **start)
+    shut = without_mongo_uri.wrapper("shut", start_urls=[f"{pages.url}/private/"], **start)
+    slow = without_mongo_uri.wrapper(
+        "slow", start_urls=[f"{pages.url}/a", "http://127.0.0.1:1/"], **start
+    )
     given = ("--spider", shut, "--spider", slow)
-    done = quick(alone, *given)
-    assert bad(done) == []
+    done = quick(without_mongo_uri, *given)
+    assert problems_of(done) == []
     assert finding_of(done, "embedded server")["found"].startswith("not running")
     assert pages.requests() == []
 
-    whole = alone("doctor", "--json", *given, **CONTACT)
+    whole = without_mongo_uri("doctor", "--json", *given, **CONTACT)
     assert "), data in " in finding_of(whole, "embedded server")["found"]
     assert "standalone" in finding_of(whole, "mongodb")["found"]
     host = pages.url.removeprefix("http://")
-    *answered, silent = [(finding["of"], finding["found"]) for finding in bad(whole)]
+    *answered, silent = [(finding["of"], finding["found"]) for finding in problems_of(whole)]
     assert answered == [
         ("shut", f"{host} returned 200 and disallows {pages.url}/private/"),
         (

@@ -62,15 +62,15 @@ def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("home", ["mongodb", "redis"])
-def test_after_crawls_all_collections_agree(
+@pytest.mark.parametrize("claims_backend", ["mongodb", "redis"])
+def test_collections_are_consistent_after_crawls(
     request: pytest.FixtureRequest,
     freshet: Freshet,
     stored: tuple[Db, str],
     pages: Pages,
-    home: str,
+    claims_backend: str,
 ) -> None:
-    env = {"REDIS_URL": request.getfixturevalue("redis")} if home == "redis" else {}
+    env = {"REDIS_URL": request.getfixturevalue("redis")} if claims_backend == "redis" else {}
     db, uri = stored
     crawled(freshet, pages, db, uri, **env)
     assert db.clusters.count_documents({}) >= 2
@@ -79,7 +79,7 @@ def test_after_crawls_all_collections_agree(
     assert broken(freshet, "--repair", **env) == {}
 
 
-def test_nothing_is_said_of_visits_that_are_sums_of_days(
+def test_aggregated_visits_break_no_invariant(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -89,7 +89,7 @@ def test_nothing_is_said_of_visits_that_are_sums_of_days(
     assert broken(freshet) == {}
     words = ("prune", "--keep-days", 2)
     assert run(freshet, *words, hours=300, FRESHET_KEEP_AGGREGATES_DAYS=0.01).code == 0
-    assert len(db.days.distinct("day")) == 1, "those of the first crawl are deleted"
+    assert len(db.days.distinct("day")) == 1, "aggregates of the first crawl are deleted"
     assert broken(freshet) == {}
     assert broken(freshet, "--repair") == {}
 
@@ -118,132 +118,136 @@ def item(db: Db, name: str) -> Row:
     return row
 
 
-def unlog(db: Db) -> None:
+def delete_last_visit(db: Db) -> None:
     db.visits.delete_one({"_id": item(db, "a")["last_visit"]["_id"]})
 
 
-def log_later(db: Db) -> None:
+def insert_later_visit(db: Db) -> None:
     row = db.visits.find_one({"_id": item(db, "a")["last_visit"]["_id"]})
     assert row is not None
     later = {"_id": ObjectId(), "at": row["at"] + MINUTE, "fence": row["fence"] + 1000}
     db.visits.insert_one(row | later)
 
 
-def hold_another(db: Db) -> None:
+def change_content_hash(db: Db) -> None:
     db.targets.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"content_hash": "other"}})
 
 
-def count_another(db: Db) -> None:
+def increment_requested(db: Db) -> None:
     db.targets.update_one({"_id": item(db, "a")["_id"]}, {"$inc": {"requested": 1}})
 
 
-def leave_a_version(db: Db) -> None:
+def insert_extra_version(db: Db) -> None:
     row = db.versions.find_one({"target": item(db, "a")["url"]})
     assert row is not None
     other = {"_id": f"{row['_id']}x", "content_hash": "x", "visit": ObjectId()}
     db.versions.insert_one(row | other)
 
 
-def move_a_version(db: Db) -> None:
+def change_version_time(db: Db) -> None:
     db.versions.update_one({"target": item(db, "a")["url"]}, {"$set": {"at": datetime.now(UTC)}})
 
 
-def lose_a_version(db: Db) -> None:
+def delete_version(db: Db) -> None:
     row = item(db, "a")
     db.versions.delete_one({"_id": f"{row['_id']} {row['content_hash']}"})
 
 
-def show_another(db: Db) -> None:
+def change_post_content(db: Db) -> None:
     db.posts.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"content_hash": "other"}})
 
 
-def show_an_unlogged(db: Db) -> None:
+def change_post_visit(db: Db) -> None:
     db.posts.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"visit": ObjectId()}})
 
 
-def lose_a_target(db: Db) -> None:
+def delete_target(db: Db) -> None:
     db.targets.delete_one({"_id": item(db, "d")["_id"]})
 
 
-def lose_a_post(db: Db) -> None:
+def delete_post(db: Db) -> None:
     db.posts.delete_one({"_id": item(db, "d")["_id"]})
 
 
-def claim_another(db: Db) -> None:
+def decrement_signature_fence(db: Db) -> None:
     query = {"_id": id_of(item(db, "d")["_id"])}
     db.signatures.update_one(query, {"$inc": {"fence": -1}})
 
 
 def copy_of_two(db: Db) -> Row:
-    """Return the copy among the items a and b; the one that was claimed first is the original."""
+    """Return the copy among items a and b; the item claimed first is the original."""
     ids = [item(db, name)["_id"] for name in ("a", "b")]
     row: Row | None = db.posts.find_one({"_id": {"$in": ids}, "duplicate_of": {"$exists": True}})
     assert row is not None
     return row
 
 
-def lose_a_signature(db: Db) -> None:
+def delete_signature(db: Db) -> None:
     db.signatures.delete_one({"_id": id_of(copy_of_two(db)["_id"])})
 
 
-def lose_a_cluster(db: Db) -> None:
+def delete_cluster(db: Db) -> None:
     db.clusters.delete_one({"_id": copy_of_two(db)["cluster"]})
 
 
-def lose_an_original(db: Db) -> None:
+def change_cluster_original(db: Db) -> None:
     db.clusters.update_one(
         {"_id": copy_of_two(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}}
     )
 
 
-def leave_a_cluster(db: Db) -> None:
+def remove_post_from_cluster(db: Db) -> None:
     query = {"_id": copy_of_two(db)["_id"]}
     db.posts.update_one(query, {"$unset": {"cluster": "", "duplicate_of": ""}})
 
 
-def name_another(db: Db) -> None:
+def change_duplicate_of(db: Db) -> None:
     db.posts.update_one({"_id": copy_of_two(db)["_id"]}, {"$set": {"duplicate_of": "another"}})
 
 
-def flag_both(db: Db) -> None:
+def mark_copy_as_original(db: Db) -> None:
     query = {"_id": copy_of_two(db)["_id"]}
     db.posts.update_one(query, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
 
 
 BREAKS: list[tuple[Callable[[Db], None], set[Invariant]]] = [
-    (unlog, {Invariant.LAST_LOGGED, Invariant.REQUESTED}),
-    (log_later, {Invariant.NEWEST, Invariant.REQUESTED}),
-    (hold_another, {Invariant.NEWEST, Invariant.HAS_VERSION, Invariant.POST_TARGET}),
-    (count_another, {Invariant.REQUESTED}),
-    (leave_a_version, {Invariant.VERSION_LOGGED}),
-    (move_a_version, {Invariant.VERSION_LOGGED}),
-    (lose_a_version, {Invariant.HAS_VERSION}),
-    (show_another, {Invariant.POST_TARGET}),
-    (show_an_unlogged, {Invariant.POST_LOGGED}),
-    (lose_a_target, {Invariant.POST_TARGET}),
-    (lose_a_post, {Invariant.SIGNATURE_POST}),
-    (claim_another, {Invariant.SIGNATURE_CURRENT}),
-    (lose_a_signature, {Invariant.POST_SIGNATURE, Invariant.CLUSTER_MEMBERS}),
-    (lose_a_cluster, {Invariant.CLUSTER_ORIGINAL}),
-    (lose_an_original, {Invariant.CLUSTER_ORIGINAL}),
-    (leave_a_cluster, {Invariant.CLUSTER_MEMBERS}),
-    (name_another, {Invariant.CLUSTER_MEMBERS}),
-    (flag_both, {Invariant.ONE_ORIGINAL}),
+    (delete_last_visit, {Invariant.LAST_LOGGED, Invariant.REQUESTED}),
+    (insert_later_visit, {Invariant.NEWEST, Invariant.REQUESTED}),
+    (change_content_hash, {Invariant.NEWEST, Invariant.HAS_VERSION, Invariant.POST_TARGET}),
+    (increment_requested, {Invariant.REQUESTED}),
+    (insert_extra_version, {Invariant.VERSION_LOGGED}),
+    (change_version_time, {Invariant.VERSION_LOGGED}),
+    (delete_version, {Invariant.HAS_VERSION}),
+    (change_post_content, {Invariant.POST_TARGET}),
+    (change_post_visit, {Invariant.POST_LOGGED}),
+    (delete_target, {Invariant.POST_TARGET}),
+    (delete_post, {Invariant.SIGNATURE_POST}),
+    (decrement_signature_fence, {Invariant.SIGNATURE_CURRENT}),
+    (delete_signature, {Invariant.POST_SIGNATURE, Invariant.CLUSTER_MEMBERS}),
+    (delete_cluster, {Invariant.CLUSTER_ORIGINAL}),
+    (change_cluster_original, {Invariant.CLUSTER_ORIGINAL}),
+    (remove_post_from_cluster, {Invariant.CLUSTER_MEMBERS}),
+    (change_duplicate_of, {Invariant.CLUSTER_MEMBERS}),
+    (mark_copy_as_original, {Invariant.ONE_ORIGINAL}),
 ]
 
 
-def test_each_invariant_is_broken_by_one_of_these() -> None:
+def test_breaks_cover_every_invariant() -> None:
     assert set(Invariant) == set[Invariant]().union(*(invariants for _, invariants in BREAKS))
 
 
 @pytest.mark.parametrize(
-    ("by", "invariants"), BREAKS, ids=[breaks.__name__ for breaks, _ in BREAKS]
+    ("break_data", "invariants"), BREAKS, ids=[breaks.__name__ for breaks, _ in BREAKS]
 )
-def test_what_is_broken_by_hand_is_found(
-    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], invariants: set[Invariant]
+def test_each_break_is_found(
+    freshet: Freshet,
+    database: Db,
+    whole: Db,
+    break_data: Callable[[Db], None],
+    invariants: set[Invariant],
 ) -> None:
     copy(whole, database)
-    by(database)
+    break_data(database)
     failed = {
         name: finding for name, finding in deep(freshet).items() if finding["status"] == "failed"
     }
@@ -255,13 +259,18 @@ def test_what_is_broken_by_hand_is_found(
 
 
 @pytest.mark.soak
-def test_a_repair_and_a_run_make_all_of_it_agree(
+def test_repair_and_a_run_restore_consistency(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
     wrapper = crawled(freshet, pages, db, uri)
-    for by in (leave_a_version, move_a_version, show_another, unlog):
-        by(db)
+    for break_data in (
+        insert_extra_version,
+        change_version_time,
+        change_post_content,
+        delete_last_visit,
+    ):
+        break_data(db)
     assert broken(freshet).keys() >= {str(Invariant.LAST_LOGGED), str(Invariant.POST_TARGET)}
     assert broken(freshet, "--repair").keys() == {
         str(Invariant.POST_TARGET),
@@ -271,7 +280,7 @@ def test_a_repair_and_a_run_make_all_of_it_agree(
     assert broken(freshet).keys() <= {str(Invariant.VERSION_LOGGED)}
 
 
-def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[Db, str]) -> None:
+def test_repair_fails_while_a_run_is_in_progress(freshet: Freshet, stored: tuple[Db, str]) -> None:
     db, uri = stored
     subscribe(db, uri)
     db.runs.insert_one({"spider": "site", "started": datetime.now(UTC), "finished": None})
@@ -280,13 +289,13 @@ def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[
     assert "in progress" in failed["found"]
 
 
-def test_a_repair_needs_the_deep_check(freshet: Freshet) -> None:
+def test_repair_requires_deep(freshet: Freshet) -> None:
     done: Result = run(freshet, "doctor", "--repair")
     assert done.code == 1
     assert "--deep --repair" in done.err
 
 
-def test_the_check_is_quick_to_end_on_a_server_that_is_away(freshet: Freshet) -> None:
+def test_unavailable_server_fails_the_check(freshet: Freshet) -> None:
     away = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
     done = run(
         freshet, "doctor", "--quick", "--deep", "--json", MONGO_URI=away,

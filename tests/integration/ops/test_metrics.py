@@ -1,4 +1,4 @@
-"""Metrics in Prometheus format: of crawls, of the service, and of the database."""
+"""Prometheus metrics of crawls, of the service and of the database."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def figures(text: str) -> Figures:
     for sample in samples:
         labels = sorted(label for label in sample.labels.items() if label[0] != "process")
         values[sample.name, *(value for _, value in labels)] = sample.value
-    assert len(values) == len(samples), "no series stands twice"
+    assert len(values) == len(samples), "a series is repeated"
     return values
 
 
 def get(url: str, host: str | None = None) -> tuple[int, str]:
     """Return the status and text of a response. host: value of the Host header."""
-    asked_for = urllib.request.Request(url, headers={"Host": host} if host else {})
+    http_request = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(asked_for, timeout=20) as response:
+        with urllib.request.urlopen(http_request, timeout=20) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -123,25 +123,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "textfiles"
 
 
-def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
+def test_metrics_file_accumulates_over_crawls(
     freshet: Freshet, database: Db, pages: Pages, folder: Path
 ) -> None:
     file = shop(freshet, pages)
     for hours in (0, 30):
         freshet.crawl(file, hours=hours, FRESHET_METRICS_DIR=folder)
         metrics = figures((folder / "freshet-shop.prom").read_text())
-        of_log = {outcome: n for outcome, n in outcomes(database).items() if n}
+        logged = {outcome: n for outcome, n in outcomes(database).items() if n}
         counted = {key[1]: n for key, n in metrics.items() if key[0] == COUNTED and n}
-        assert counted == of_log
+        assert counted == logged
         assert metrics["freshet_requests_total", "shop"] == len(pages.requests())
-        of_class = {key[1]: n for key, n in metrics.items() if key[0] == "freshet_responses_total"}
-        assert sum(of_class.values()) == len(pages.requests())
+        by_class = {key[1]: n for key, n in metrics.items() if key[0] == "freshet_responses_total"}
+        assert sum(by_class.values()) == len(pages.requests())
         # The site has no robots.txt.
-        assert of_class["4xx"] == database.runs.count_documents({})
+        assert by_class["4xx"] == database.runs.count_documents({})
         assert metrics[
             "freshet_storage_batch_visits_sum", "shop"
         ] == database.visits.count_documents({})
-        assert metrics["freshet_response_to_stored_seconds_count", "shop"] == sum(of_log.values())
+        assert metrics["freshet_response_to_stored_seconds_count", "shop"] == sum(logged.values())
         assert metrics["freshet_runs_running", "shop"] == 0
     assert metrics[COUNTED, "not_modified", "shop"] == 3
     assert metrics["freshet_runs_ended_total", "finished", "shop"] == 2
@@ -149,7 +149,7 @@ def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
     assert ("freshet_process_open_fds",) not in metrics
 
 
-def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
+def test_crawl_succeeds_if_metrics_cannot_be_written(
     freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -158,7 +158,7 @@ def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
     assert outcomes(database)["new"] == 3
 
 
-def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
+def test_killed_crawl_stays_visible_until_the_next_crawl(
     freshet: Freshet, database: Db, pages: Pages, folder: Path
 ) -> None:
     file, place = (
@@ -173,9 +173,9 @@ def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
         time.sleep(0.02)
     process.kill()
     process.communicate()
-    left = figures(place.read_text())
-    assert left["freshet_runs_running", "shop"] == 1
-    assert left["freshet_process_open_fds",] > 0
+    left_by_kill = figures(place.read_text())
+    assert left_by_kill["freshet_runs_running", "shop"] == 1
+    assert left_by_kill["freshet_process_open_fds",] > 0
     freshet.crawl(file, FRESHET_METRICS_DIR=folder)
     metrics = figures(place.read_text())
     assert metrics["freshet_runs_running", "shop"] == 0
@@ -183,7 +183,7 @@ def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
     assert metrics["freshet_runs_ended_total", "finished", "shop"] == 1
 
 
-def test_a_failed_pass_counts_as_such(freshet: Freshet, pages: Pages, folder: Path) -> None:
+def test_failed_run_is_counted(freshet: Freshet, pages: Pages, folder: Path) -> None:
     code = f"""
 from spiders.wrapper import WrapperSpider
 class Bug(WrapperSpider):
@@ -202,9 +202,7 @@ class Bug(WrapperSpider):
     assert ("freshet_run_last_success_timestamp_seconds", "bug") not in metrics
 
 
-def test_an_answer_that_says_later_is_counted(
-    freshet: Freshet, site: RunningSite, folder: Path
-) -> None:
+def test_retry_after_response_is_counted(freshet: Freshet, site: RunningSite, folder: Path) -> None:
     url = f"{site.url}/edge/retry-after/1"
     file = freshet.wrapper("edge", start_urls=[url], item_pages="/nothing", robots=False)
     freshet.crawl(file, code=1, FRESHET_METRICS_DIR=folder)
@@ -215,7 +213,7 @@ def test_an_answer_that_says_later_is_counted(
     assert (metrics["freshet_responses_total", "2xx", "edge"], sum(later)) == (1, 1)
 
 
-def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_service_serves_metrics_over_http(freshet: Freshet, database: Db, pages: Pages) -> None:
     broken = freshet.folder / "broken.toml"
     broken.write_text("name = ", encoding="utf-8")
     words = ("refresh", "run", shop(freshet, pages), shop(freshet, pages, "news"), broken)
@@ -239,9 +237,7 @@ def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages)
     assert metrics["freshet_reactor_lag_seconds_count",] >= 0
 
 
-def test_a_service_without_a_port_writes_a_file(
-    freshet: Freshet, pages: Pages, folder: Path
-) -> None:
+def test_service_without_port_writes_a_file(freshet: Freshet, pages: Pages, folder: Path) -> None:
     words = ("refresh", "run", shop(freshet, pages), "--for", "2s")
     assert freshet(*words, FRESHET_METRICS_DIR=folder).code == 0
     (file,) = folder.glob("*.prom")
@@ -260,13 +256,15 @@ def test_a_service_without_a_port_writes_a_file(
         (("metrics", "--out", "/nosuch/x.prom"), "--out /nosuch/x.prom: No such file or directory"),
     ],
 )
-def test_mistakes_are_one_line(freshet: Freshet, words: tuple[str, ...], complaint: str) -> None:
+def test_invalid_options_are_one_line_errors(
+    freshet: Freshet, words: tuple[str, ...], complaint: str
+) -> None:
     done = run(freshet, *words)
     assert (done.code, done.out) == (1, "")
     assert done.complaint.startswith(f"scrapy {words[0]}: {complaint}")
 
 
-def test_a_port_that_is_taken_is_one_line(freshet: Freshet, pages: Pages) -> None:
+def test_port_in_use_is_a_one_line_error(freshet: Freshet, pages: Pages) -> None:
     port = pages.url.rpartition(":")[2]
     done = freshet("refresh", "run", shop(freshet, pages), "--metrics", port)
     assert done.code == 1
@@ -285,7 +283,7 @@ def visit(outcome: str, at: datetime, **own: object) -> Row:
 
 @pytest.fixture
 def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
-    """Store a shop with a plan, a change log and a run, and a spider that was never planned."""
+    """Store a shop with a plan, a change log and runs, and a spider without a plan."""
     db, uri = stored
     put(db, uri, [
         page(f"{SHOP}/1", plan=plan(), next_visit=NOW - 2 * HOUR),
@@ -328,7 +326,7 @@ def printed(freshet: Freshet, *words: object) -> Result:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
+def test_database_metrics_match_its_contents(freshet: Freshet) -> None:
     metrics = figures(printed(freshet).out)
     of_shop = {key[0]: value for key, value in metrics.items() if key[1:] == ("shop",)}
     assert metrics["freshet_targets", "item", "shop"] == 4
@@ -339,7 +337,7 @@ def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
     assert metrics["freshet_targets_oldest_due_seconds", "news"] == 0
     assert of_shop["freshet_targets_never_visited"] == 1
     assert [metrics["freshet_targets_failing", n, "shop"] for n in "15"] == [1, 1], (
-        "gone is no error"
+        "gone pages are not failing"
     )
     assert of_shop["freshet_targets_most_errors_in_a_row"] == 6
     recent = {key[1:]: n for key, n in metrics.items() if key[0] == "freshet_recent_requests" and n}
@@ -367,7 +365,9 @@ def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_it_is_written_and_printed_for_machines(freshet: Freshet, tmp_path: Path) -> None:
+def test_metrics_are_written_to_a_file_and_printed_as_json(
+    freshet: Freshet, tmp_path: Path
+) -> None:
     assert printed(freshet, "--out", tmp_path / "x.prom").out == ""
     assert figures((tmp_path / "x.prom").read_text())["freshet_posts", "shop"] == 4
     assert [path.name for path in tmp_path.glob("*x.prom*")] == ["x.prom"]
@@ -375,7 +375,7 @@ def test_it_is_written_and_printed_for_machines(freshet: Freshet, tmp_path: Path
     assert {"name": "freshet_posts", "labels": {"spider": "shop"}, "value": 4} in rows
 
 
-def test_an_empty_database_has_nothing_to_tell_but_that(freshet: Freshet) -> None:
+def test_empty_database_has_only_database_metrics(freshet: Freshet) -> None:
     metrics = figures(printed(freshet).out)
     assert {key[0] for key in metrics} == {
         "freshet_database_bytes", "freshet_database_documents", "freshet_database_up",
@@ -407,7 +407,7 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
     assert values["freshet_plan_requests_per_day", "shop"] == pytest.approx(2000 * 1.5 / 7, rel=0.2)
 
 
-def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> None:
+def test_scrapes_share_cached_database_metrics(filled: tuple[Db, str]) -> None:
     _, uri = filled
 
     async def scrapes(cache_seconds: float) -> list[Figures]:
@@ -435,7 +435,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     made.stop()
 
 
-def test_metrics_on_loopback_are_told_to_this_machine_only(freshet: Freshet, pages: Pages) -> None:
+def test_loopback_metrics_require_a_local_host_header(freshet: Freshet, pages: Pages) -> None:
     words = ("refresh", "run", shop(freshet, pages), "--metrics", "0")
     with Serving(freshet, *words, FRESHET_METRICS_HOSTS="metrics.example") as serving:
         port = serving.url.rsplit(":", 1)[1]
@@ -447,9 +447,7 @@ def test_metrics_on_loopback_are_told_to_this_machine_only(freshet: Freshet, pag
                 assert get(f"{serving.url}/{path}", host)[0] == status, host
 
 
-def test_metrics_elsewhere_are_told_to_names_of_this_network_only(
-    freshet: Freshet, pages: Pages
-) -> None:
+def test_public_metrics_require_a_private_or_allowed_host(freshet: Freshet, pages: Pages) -> None:
     words = ("refresh", "run", shop(freshet, pages), "--metrics", "0.0.0.0:0")
     with Serving(freshet, *words, FRESHET_METRICS_HOSTS="Metrics.example,other.example") as serving:
         url = f"http://127.0.0.1:{serving.url.rsplit(':', 1)[1]}"
@@ -464,7 +462,7 @@ def test_metrics_elsewhere_are_told_to_names_of_this_network_only(
 
 
 @pytest.mark.soak
-def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_unavailable_database_is_reported(server: EmbeddedServer, tmp_path: Path) -> None:
     freshet = Freshet(tmp_path, MONGO_URI=server.uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.5)
     with freshet, Serving(freshet, "web", "--port", "0") as serving:
         serving.url = serving.url.rstrip("/")
@@ -473,4 +471,4 @@ def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Pat
         server.stop()
         assert get(f"{serving.url}/health")[0] == 503
         assert serving.metrics() == {("freshet_database_up",): 0}
-    assert serving.err == "", "but for the address nothing is said"
+    assert serving.err == "", "logs something besides the address"

@@ -82,14 +82,14 @@ def wrapper(freshet: Freshet, pages: Pages, name: str, **keys: object) -> Path:
 
 
 def write(pages: Pages, name: str, items: int = ITEMS) -> None:
-    """Write the pages of such a site."""
+    """Write the list and the items of such a site."""
     paths = [f"/{name}/item-{k}.html" for k in range(items)]
     pages.list(f"/{name}/list.html", paths)
     for path in paths:
         pages.item(path, path)
 
 
-def check_whole(db: Db, pages: Pages, name: str, items: int = ITEMS) -> None:
+def check_request_log(db: Db, pages: Pages, name: str, items: int = ITEMS) -> None:
     """Check that the stored visits of each page match the site's own request log."""
     answered = {f"{pages.url}{path}": n for path, n in asked(pages).items() if f"/{name}/" in path}
     stored = {row["_id"]: row["n"] for row in db.visits.aggregate(
@@ -100,9 +100,7 @@ def check_whole(db: Db, pages: Pages, name: str, items: int = ITEMS) -> None:
     assert db.runs.count_documents({"finished": None}) == 0
 
 
-def test_a_page_that_changes_is_seen_at_its_next_visit(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_change_is_found_at_the_next_visit(freshet: Freshet, database: Db, pages: Pages) -> None:
     names = ("shop", "news")
     files = []
     for name in names:
@@ -115,7 +113,7 @@ def test_a_page_that_changes_is_seen_at_its_next_visit(
         until(lambda: outcomes(database, spider="news")["not_modified"] > 3)
     assert target(database, f"{pages.url}/shop/item-0.html")["refreshed"] > 1
     for name in names:
-        check_whole(database, pages, name, items=2)
+        check_request_log(database, pages, name, items=2)
         sums = service.of(name)
         assert sums["runs"] == database.runs.count_documents({"spider": name})
         assert sums["visits"] == database.visits.count_documents({"spider": name})
@@ -124,7 +122,7 @@ def test_a_page_that_changes_is_seen_at_its_next_visit(
     assert len(service.err.splitlines()) <= sum(row["runs"] for row in service.done["spiders"])
 
 
-def test_sigterm_lets_what_is_in_flight_end(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_sigterm_finishes_requests_in_flight(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop")
     with Service(freshet, wrapper(freshet, pages, "shop", **SLOW)):
         until(lambda: asked(pages).total() > 4)
@@ -136,18 +134,20 @@ def test_sigterm_lets_what_is_in_flight_end(freshet: Freshet, database: Db, page
     assert (run["reason"], run["counts"]["visits"]) == ("shutdown", visited)
 
 
-def test_slices_end_passes_and_lose_nothing(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_slices_end_runs_without_losing_visits(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
     write(pages, "shop")
     with Service(freshet, wrapper(freshet, pages, "shop", **SLOW), "--slice", "0.01m"):
         until(lambda: database.visits.count_documents({}) == ITEMS + 1)
         until(lambda: database.runs.count_documents({"finished": None}) == 0)
-    check_whole(database, pages, "shop")
+    check_request_log(database, pages, "shop")
     assert set(asked(pages).values()) == {1}
     reasons = [run["reason"] for run in database.runs.find()]
     assert reasons.count("closespider_timeout") >= 2
 
 
-def test_after_a_kill_the_next_start_resumes(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_restart_resumes_after_kill(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop")
     file = wrapper(freshet, pages, "shop", **SLOW)
     first = Service(freshet, file)
@@ -161,10 +161,10 @@ def test_after_a_kill_the_next_start_resumes(freshet: Freshet, database: Db, pag
     reasons = {run["reason"] for run in database.runs.find()}
     assert "interrupted" in reasons
     assert len(database.visits.distinct("target")) == ITEMS + 1
-    assert database.visits.count_documents({}) == ITEMS + 1, "no visit that is stored is repeated"
+    assert database.visits.count_documents({}) == ITEMS + 1, "a stored visit was repeated"
 
 
-def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
+def test_broken_spider_is_retried_and_others_continue(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     write(pages, "shop", items=2)
@@ -192,9 +192,7 @@ def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
     assert service.of("shop")["failed"] == 0
 
 
-def test_a_crawl_and_the_service_do_not_get_in_each_others_way(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_crawl_and_service_exclude_each_other(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop")
     file = wrapper(freshet, pages, "shop", **SLOW)
     crawl = "crawl", "site", "-a", f"wrapper={file}"
@@ -214,19 +212,19 @@ def test_a_crawl_and_the_service_do_not_get_in_each_others_way(
         until(lambda: database.runs.count_documents({}) > before)
     assert service.err.count("shop is already being crawled on ") == 1
     assert service.of("shop")["failed"] == 0
-    check_whole(database, pages, "shop")
+    check_request_log(database, pages, "shop")
 
 
-def test_it_ends_after_a_time(freshet: Freshet, pages: Pages) -> None:
+def test_for_option_ends_the_service(freshet: Freshet, pages: Pages) -> None:
     write(pages, "shop", items=2)
     done = freshet("refresh", "run", wrapper(freshet, pages, "shop"), "--for", "0.03m")
     assert done.code == 0, done.err
-    assert done.complaint.endswith(" s"), "a line for the pass"
+    assert done.complaint.endswith(" s"), "one log line for the run"
     assert done.out.splitlines() == ["shop: 1 run, 3 visits, 3 new", "0 replans, 0 prunes; 2 s"]
 
 
 @pytest.mark.usefixtures("warm")
-def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_replan_uses_the_given_budget(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop", items=2)
     words = (wrapper(freshet, pages, "shop"), "--replan", "0.03m", "-s", "FRESHET_BUDGET=7")
     with Service(freshet, *words) as service:
@@ -238,7 +236,7 @@ def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages:
     assert "scrapy replan finished" in service.err
 
 
-def test_it_delivers_notifications(
+def test_service_delivers_notifications(
     freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:
     rule = '[[rules]]\nname = "all"\nchannels = "team"\n'
@@ -257,7 +255,7 @@ def test_it_delivers_notifications(
     assert database.visits.count_documents({"notify": True}) == 0
 
 
-def test_when_a_spider_has_something_to_do(stored: tuple[Db, str]) -> None:
+def test_earliest_due_time_of_a_spider(stored: tuple[Db, str]) -> None:
     db, uri = stored
     now = Clock().now()
     hour = timedelta(hours=1)
@@ -274,10 +272,10 @@ def test_when_a_spider_has_something_to_do(stored: tuple[Db, str]) -> None:
     put("http://open.example/", now + hour)
     assert asyncio.run(earliest()) == now - hour
     db.hosts.insert_one({"_id": "held.example", "hold_until": now + hour})
-    assert asyncio.run(earliest()) == now + hour, "as long as a host wants to be left alone"
+    assert asyncio.run(earliest()) == now + hour, "the host is on hold"
     row = {"spider": "shop", "url": "x", "at": now, "content_type": "", "size": 0, "body": b""}
     db.pushes.insert_one(row)
-    assert asyncio.run(earliest()) == now, "a delivery waits for no hour"
+    assert asyncio.run(earliest()) == now, "a push is due immediately"
 
 
 @pytest.fixture
@@ -288,7 +286,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     made.stop()
 
 
-def test_it_goes_on_when_the_embedded_server_was_killed(
+def test_service_survives_kill_of_the_embedded_server(
     server: EmbeddedServer, tmp_path: Path, pages: Pages
 ) -> None:
     write(pages, "shop", items=2)
@@ -304,13 +302,11 @@ def test_it_goes_on_when_the_embedded_server_was_killed(
         until(lambda: asked(pages).total() > before + 5)
     client: pymongo.MongoClient[Row]
     with pymongo.MongoClient(server.start()) as client:
-        check_whole(client.get_default_database(), pages, "shop", items=2)
+        check_request_log(client.get_default_database(), pages, "shop", items=2)
 
 
-def test_without_names_it_keeps_stored_sites_fresh(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
-    """Refresh sites that have targets at the start, but no example that was never crawled."""
+def test_without_names_refreshes_stored_sites(freshet: Freshet, database: Db, pages: Pages) -> None:
+    """Sites with targets are refreshed; examples that were never crawled are not."""
     write(pages, "shop", items=2)
     file = wrapper(freshet, pages, "shop")
     freshet.crawl(file)
@@ -325,9 +321,7 @@ def test_without_names_it_keeps_stored_sites_fresh(
     assert "was removed; using the site definition stored at" in service.err
 
 
-def test_a_site_that_gets_targets_while_it_runs(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_site_is_added_when_it_gets_targets(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop", items=2)
     file = wrapper(freshet, pages, "shop")
     with Service(freshet, "-L", "INFO", FRESHET_REFRESH_SITES_SECONDS=0.2, **SHORT) as service:
@@ -339,7 +333,7 @@ def test_a_site_that_gets_targets_while_it_runs(
     assert "Site shop added: it has targets now" in service.err
 
 
-def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:
+def test_accepts_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop", items=2)
     freshet.crawl(wrapper(freshet, pages, "shop"))
     done = freshet("refresh", "run", "shop", "--for", "0.02m", "--json")
@@ -348,7 +342,7 @@ def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, page
 
 
 @pytest.mark.parametrize("words", [["nosuch"], ["--spider", "site"]])
-def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
+def test_unknown_names_are_one_line_errors(words: list[str], freshet: Freshet) -> None:
     done = freshet("refresh", "run", *words)
     message = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {message}")
@@ -371,19 +365,21 @@ def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
         ),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], complaint: str, tmp_path: Path) -> None:
+def test_invalid_options_are_one_line_errors(
+    words: list[str], complaint: str, tmp_path: Path
+) -> None:
     done = Freshet(tmp_path)("refresh", "run", *words)
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {complaint}")
 
 
 @pytest.mark.parametrize("words", [["run", "--fro", "1h"], ["runs"], []])
-def test_usage_is_checked(words: list[str], tmp_path: Path) -> None:
+def test_invalid_usage_exits_with_2(words: list[str], tmp_path: Path) -> None:
     done = Freshet(tmp_path)("refresh", *words)
     assert done.code == 2
     assert "Traceback" not in done.err
 
 
-def test_a_database_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+def test_unreachable_database_is_a_one_line_error(tmp_path: Path) -> None:
     env = {"MONGO_URI": "mongodb://127.0.0.1:9/x", "FRESHET_MONGO_TIMEOUT_SECONDS": 0.3}
     done = Freshet(tmp_path, **env)("refresh", "run", "books")
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""Engines end when one of their processes is killed, at whatever moment."""
+"""Engines stop when one of their processes is killed, at any moment."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def read(count: int, number: int) -> list[int]:
 
 
 @pytest.mark.soak
-def test_a_killed_process_ends_all_steps() -> None:
+def test_killed_process_stops_all_steps() -> None:
     ended = 0
 
     def run() -> None:
@@ -34,7 +34,7 @@ def test_a_killed_process_ends_all_steps() -> None:
             ended += 1
 
     interval = sys.getswitchinterval()
-    # The pool's thread learns of the end while this one is submitting or waiting.
+    # The pool's thread notices the kill while this thread submits work or waits.
     sys.setswitchinterval(1e-6)
     try:
         thread = threading.Thread(target=run, daemon=True)

@@ -39,7 +39,7 @@ def explained(freshet: Freshet, page: str, *args: object) -> Row:
     return in_json(freshet, "explain", f"{SHOP}/{page}", *args, hours=clock())
 
 
-def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
+def test_explains_a_page_at_the_shadow_price(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, of_the_paper())
     db.sites.insert_one(site("Europe/Berlin"))
@@ -60,7 +60,7 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     total = sum(map(sum, by_hour.values()))
     assert total == pytest.approx(rate["per_week"], abs=0.01)
     at_noon = sum(sum(day[11:14]) for day in by_hour.values())
-    assert at_noon > 0.4 * total, "it changed at 12:00 UTC, and that is 13:00 there"
+    assert at_noon > 0.4 * total, "changes at 12:00 UTC are at 13:00 local time"
     assert expected["value"]["shadow_price"] == price
     assert expected["value"]["more"] < 1.5 * price
     assert explanation["plan"]["slots"]
@@ -79,7 +79,7 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     assert shown.count("●") == 1 + len(explanation["plan"]["slots"])
 
 
-def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet) -> None:
+def test_unknown_figures_are_not_shown(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [never_seen(f"{SHOP}/1")])
     db.sites.insert_one(site("UTC"))
@@ -101,7 +101,7 @@ def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet)
     assert "2016" not in shown
 
 
-def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> None:
+def test_reasons_other_than_the_plan_are_explained(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "floor": (
@@ -134,7 +134,7 @@ def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> N
     assert scrapy(freshet, "explain", f"{SHOP}/new").out.count("never") == 1
 
 
-def test_a_page_that_two_spiders_watch(stored: Stored, freshet: Freshet) -> None:
+def test_page_of_two_spiders_requires_spider_option(stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1"), page(f"{SHOP}/1", spider="blog")])
     done = freshet("explain", f"{SHOP}/1", hours=clock())
     assert (done.code, done.complaint) == (
@@ -155,7 +155,7 @@ def test_a_page_that_two_spiders_watch(stored: Stored, freshet: Freshet) -> None
         ("http://[", "http://[: Invalid IPv6 URL"),
     ],
 )
-def test_unknown_pages_are_one_line(
+def test_unknown_pages_are_one_line_errors(
     url: str, complaint: str, stored: Stored, freshet: Freshet
 ) -> None:
     put(*stored, [page(f"{SHOP}/1")])

@@ -65,7 +65,7 @@ def wrapper(freshet: Freshet, pages: Pages) -> Any:
     return make
 
 
-def test_a_history_holds_changes_and_how_long_a_page_was_watched(
+def test_history_stores_changes_and_observation_period(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Any
 ) -> None:
     pages.list("list.html", ["item-a.html"])
@@ -85,7 +85,7 @@ def test_a_history_holds_changes_and_how_long_a_page_was_watched(
     assert [minutes(visit["at"]) for visit in log] == [minutes(b) for _, b in changes_of(row)]
 
 
-def test_errors_and_missing_pages_are_no_looks(
+def test_errors_and_missing_pages_are_not_observations(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Any
 ) -> None:
     pages.list("list.html", ["item-a.html"])
@@ -103,7 +103,7 @@ def test_errors_and_missing_pages_are_no_looks(
     assert changes == [(0, pytest.approx(6, abs=0.1))]
 
 
-def test_an_edit_of_the_wrapper_is_a_look_without_a_change(
+def test_site_definition_edit_is_not_a_change(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Any
 ) -> None:
     pages.list("list.html", ["item-a.html"])
@@ -114,9 +114,7 @@ def test_an_edit_of_the_wrapper_is_a_look_without_a_change(
     assert shown(row) == (0, pytest.approx(2, abs=0.1), [])
 
 
-def test_a_page_that_became_an_alias_has_no_past_of_its_own(
-    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
-) -> None:
+def test_alias_has_no_history(freshet: Freshet, database: Db, pages: Pages, wrapper: Any) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
     pages.item("item/a/index.html", "A")
     path = wrapper(item_pages=r"/item/a/?$")
@@ -132,7 +130,7 @@ def test_a_page_that_became_an_alias_has_no_past_of_its_own(
     assert {"history", "plan"} <= set(target(database, owner))
 
 
-def test_pruning_visits_leaves_the_history(
+def test_pruning_visits_keeps_the_history(
     freshet: Freshet, database: Db, pages: Pages, wrapper: Any
 ) -> None:
     pages.list("list.html", ["item-a.html"])
@@ -151,14 +149,14 @@ def test_pruning_visits_leaves_the_history(
 
 
 def on(uri: str, call: Any) -> Any:
-    async def there() -> Any:
+    async def connect_and_call() -> Any:
         client: AsyncMongoClient[Row]
         async with AsyncMongoClient(uri, tz_aware=True) as client:
             db: Database = client.get_default_database()
             await schema.prepare(db)
             return await call(db)
 
-    return asyncio.run(there())
+    return asyncio.run(connect_and_call())
 
 
 def hours(moment: datetime) -> float:
@@ -228,7 +226,7 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     assert arrays.schedules.visits_per_week == pytest.approx([1, 168 / 36, 0, 0])
 
 
-def test_the_targets_of_some_spiders_are_read(stored: tuple[Db, str]) -> None:
+def test_reads_targets_of_selected_spiders(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.targets.insert_many([watched_row(str(i), f"s{i % 9}") for i in range(90)])
     for names in (["s1"], ["s1", "s2", "s3"], [], ["nosuch"]):
@@ -248,7 +246,7 @@ def test_an_empty_database_gives_empty_arrays(stored: tuple[Db, str]) -> None:
     assert arrays.histories.first.tolist() == [0]
 
 
-def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str]) -> None:
+def test_future_observations_are_cut_and_counted(stored: tuple[Db, str]) -> None:
     db, uri = stored
     later = NOW + 100 * HOUR
     now = (NOW - BEGIN) // HOUR
@@ -271,7 +269,7 @@ def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str])
     assert arrays.histories.by == pytest.approx([hours(BEGIN + 2 * HOUR)] * 3)
 
 
-def test_forgetting_a_page_forgets_its_past(stored: tuple[Db, str]) -> None:
+def test_forgetting_a_page_deletes_its_history(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.targets.insert_many([watched_row("a", history=history(NOW - HOUR)), watched_row("b")])
     index = partial(Registry.of, scheme=scheme_of("characters", 0.7))

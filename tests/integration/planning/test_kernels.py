@@ -62,11 +62,11 @@ with on_compiling(lambda: count.append(1)):
 
 def python(*words: object, **env: object) -> str:
     """Run Python in a subprocess and return its output."""
-    around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    around.pop("NUMBA_CACHE_DIR", None)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    inherited.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=ROOT, check=False, capture_output=True, text=True,
-        env=around | {name: str(value) for name, value in env.items()}, timeout=300,
+        env=inherited | {name: str(value) for name, value in env.items()}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -82,7 +82,7 @@ def feed(name: str) -> Row:
 
 
 @pytest.mark.mongo
-def test_what_the_installation_compiles_is_all_that_plans_and_crawls_need(
+def test_plans_and_crawls_use_only_preinstalled_kernels(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:
     python("-m", "crawler.ops.kernels")
@@ -131,29 +131,27 @@ def call(tmp_path: Path) -> Call:
     return call
 
 
-def test_another_checkout_does_not_compile_again(call: Call, package: Path) -> None:
+def test_kernels_are_shared_between_checkouts(call: Call, package: Path) -> None:
     assert call(package) == "6.0 1"
     # A copy has different modification times, like a clone.
     second = copytree(package, package.with_name("second"), copy_function=copyfile)
     assert call(second) == "6.0 0"
-    assert call(second, home="other") == "6.0 0", "from the installation"
-    assert call(second, installed="other") == "6.0 0", "from the user's cache"
-    assert call(second, installed="other", home="another") == "6.0 0", "put into the installation"
+    assert call(second, home="other") == "6.0 0", "not loaded from the installation"
+    assert call(second, installed="other") == "6.0 0", "not loaded from the user's cache"
+    assert call(second, installed="other", home="another") == "6.0 0", "not stored in installation"
 
 
-def test_a_kernel_is_compiled_again_only_where_what_it_is_made_of_changes(
-    call: Call, package: Path
-) -> None:
+def test_kernel_is_recompiled_only_if_its_sources_change(call: Call, package: Path) -> None:
     assert call(package) == "6.0 1"
     (package / "tiny" / "unrelated.py").write_text("NAME = 'b'\n", encoding="utf-8")
     assert call(package) == "6.0 0"
     (package / "tiny" / "factors.py").write_text("FACTOR = 5\n", encoding="utf-8")
     assert call(package) == "10.0 1"
     (package / "tiny" / "factors.py").write_text("FACTOR = 3\n", encoding="utf-8")
-    assert call(package) == "6.0 0", "as on the way back to the former branch"
+    assert call(package) == "6.0 0", "compiled again after a branch switch"
 
 
-def test_where_nothing_can_be_written_the_user_s_cache_is_used_and_else_none(
+def test_read_only_installation_falls_back_to_user_cache(
     call: Call, package: Path, tmp_path: Path
 ) -> None:
     # No folder can be created at these paths, not even by root.
@@ -165,7 +163,7 @@ def test_where_nothing_can_be_written_the_user_s_cache_is_used_and_else_none(
     assert call(package, installed="file", home="other") == "6.0 1"
 
 
-def test_a_damaged_kernel_is_compiled_again(call: Call, package: Path, tmp_path: Path) -> None:
+def test_damaged_kernel_is_recompiled(call: Call, package: Path, tmp_path: Path) -> None:
     assert call(package, home="installed") == "6.0 1"
     for file in (tmp_path / "installed").rglob("*.nb?"):
         file.write_bytes(file.read_bytes()[:40])
@@ -173,7 +171,7 @@ def test_a_damaged_kernel_is_compiled_again(call: Call, package: Path, tmp_path:
     assert call(package, home="installed") == "6.0 0"
 
 
-def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
+def test_progress_line_counts_compiled_kernels() -> None:
     code = """
 import time
 from crawler.config import Config

@@ -1,4 +1,4 @@
-"""Sampling phase: some pages are polled on a fixed grid while all other visits continue."""
+"""Sampling phase: some pages are polled at a fixed interval while all other visits continue."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
-# A Monday at noon; the tests run at offsets in hours from it, on Freshet's clock.
+# A Monday at noon: tests set Freshet's clock to offsets in hours from MONDAY.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-GRID = 1 / 3
+POLL_HOURS = 1 / 3
 ITEMS = 12
 SPIDER = "pages"
 
 
-class Life:
+class SampledSite:
     """Crawl and sample a small site at given offsets in hours from MONDAY."""
 
     def __init__(self, freshet: Freshet, pages: Pages, db: Db) -> None:
@@ -74,10 +74,10 @@ def served() -> Iterator[Pages]:
 @pytest.fixture
 def pages(served: Pages) -> Pages:
     """Reset the two lists and their items to their state at MONDAY."""
-    return as_at_first(served)
+    return reset_pages(served)
 
 
-def as_at_first(pages: Pages) -> Pages:
+def reset_pages(pages: Pages) -> Pages:
     names = [f"item-{i}.html" for i in range(ITEMS)]
     pages.list("toys/list.html", [f"../{name}" for name in names[:8]])
     pages.list("books/list.html", [f"../{name}" for name in names[8:]])
@@ -90,219 +90,223 @@ def as_at_first(pages: Pages) -> Pages:
 def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Return the database contents after the first crawl."""
     with elsewhere(databases, tmp_path_factory.mktemp("first")) as (freshet, db, _):
-        Life(freshet, as_at_first(served), db).crawl(0)
+        SampledSite(freshet, reset_pages(served), db).crawl(0)
         return left_in(db)
 
 
 @pytest.fixture
-def life(freshet: Freshet, pages: Pages, stored: tuple[Db, str], left: Left) -> Life:
+def sampled(freshet: Freshet, pages: Pages, stored: tuple[Db, str], left: Left) -> SampledSite:
     """Return the site after the first crawl."""
     put_into(*stored, left)
-    return Life(freshet, pages, stored[0])
+    return SampledSite(freshet, pages, stored[0])
 
 
-def test_some_pages_are_polled_at_the_grid_and_the_rest_as_before(life: Life) -> None:
-    begun = life.learned(1, "--budget", "288/day", "--weeks", "1")
-    learning = life.learning()
+def test_sampled_pages_are_polled_and_others_keep_schedule(sampled: SampledSite) -> None:
+    begun = sampled.learned(1, "--budget", "288/day", "--weeks", "1")
+    learning = sampled.learning()
     assert len(learning) == begun["pages"] == 4
     assert {(row["kind"], *row["categories"]) for row in begun["urls"]} == {
         ("list",), ("item", "toys"), ("item", "books"),
     }  # fmt: skip
-    before = {row["url"]: row["next_visit"] for row in life.db.targets.find()}
+    before = {row["url"]: row["next_visit"] for row in sampled.db.targets.find()}
 
     for poll in (1, 2):
-        life.pages.item("item-1.html", f"{poll}")
-        life.crawl(1 + poll * GRID)
+        sampled.pages.item("item-1.html", f"{poll}")
+        sampled.crawl(1 + poll * POLL_HOURS)
 
-    for target in life.db.targets.find():
-        at = life.polls(target["url"], 1, 3)
+    for target in sampled.db.targets.find():
+        at = sampled.polls(target["url"], 1, 3)
         assert len(at) == (2 if target["url"] in learning else 0)
         if target["url"] in learning:
             gaps = {target["next_visit"] - max(at), *(b - a for a, b in pairwise(at))}
-            assert max(gaps) <= GRID * HOUR + timedelta(seconds=5)
+            assert max(gaps) <= POLL_HOURS * HOUR + timedelta(seconds=5)
         else:
             assert target["next_visit"] == before[target["url"]]
-    planned = life.db.targets.find({"plan.policy": "learn"}).sort("plan.phase_hours")
+    planned = sampled.db.targets.find({"plan.policy": "learn"}).sort("plan.phase_hours")
     phases = [target["plan"]["phase_hours"] for target in planned]
-    assert phases == pytest.approx([GRID * i / 4 for i in range(4)])
+    assert phases == pytest.approx([POLL_HOURS * i / 4 for i in range(4)])
 
 
-def test_run_again_it_tells_how_far_it_is_and_changes_nothing(life: Life) -> None:
-    life.learned(1, "--budget", "144", "--every", "20m")
-    before = list(life.db.targets.find().sort("_id")), list(life.db.plans.find())
-    changing = min(life.learning()).rpartition("/")[2]
-    life.crawl(1 + GRID)
-    life.pages.item(changing, "changed")
-    life.crawl(1 + 2 * GRID)
-    assert list(life.db.plans.find()) == before[1]
-    before = list(life.db.targets.find().sort("_id")), before[1]
+def test_second_call_reports_progress_and_changes_nothing(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "144", "--every", "20m")
+    before = list(sampled.db.targets.find().sort("_id")), list(sampled.db.plans.find())
+    changing = min(sampled.learning()).rpartition("/")[2]
+    sampled.crawl(1 + POLL_HOURS)
+    sampled.pages.item(changing, "changed")
+    sampled.crawl(1 + 2 * POLL_HOURS)
+    assert list(sampled.db.plans.find()) == before[1]
+    before = list(sampled.db.targets.find().sort("_id")), before[1]
 
-    shown = life.freshet("learn", SPIDER, hours=offset(1.7))
-    status = life.learned(1.7, "--budget", "144/day", "--weeks", "3")
+    shown = sampled.freshet("learn", SPIDER, hours=offset(1.7))
+    status = sampled.learned(1.7, "--budget", "144/day", "--weeks", "3")
 
     assert (status["polls"], status["polls_due"], status["changes"]) == (4, 4, 1)
     assert status["days_left"] == pytest.approx(21 - 0.7 / 24, abs=0.01)
     assert (shown.code, shown.err) == (0, "")
     assert "4 polls of 4 due so far, 1 changes found" in shown.out
     assert "2 pages, polled every 20 minutes, at most 144 requests a day" in shown.out
-    assert (list(life.db.targets.find().sort("_id")), list(life.db.plans.find())) == before
+    assert (list(sampled.db.targets.find().sort("_id")), list(sampled.db.plans.find())) == before
 
 
-def test_other_options_begin_it_anew(life: Life) -> None:
-    life.learned(1, "--budget", "288")
-    first = life.learning()
-    done = life.learned(2, "--budget", "144")
+def test_other_options_restart_the_phase(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "288")
+    first = sampled.learning()
+    done = sampled.learned(2, "--budget", "144")
     assert done["begun"]
-    assert done["every_hours"] == pytest.approx(GRID)
-    assert len(life.learning()) == 2
-    assert life.learning() < first, "the smaller sample is in the larger one"
-    assert life.db.plans.count_documents({"ended": None}) == 1
-    assert life.db.targets.count_documents({"learning": {"$exists": True}}) == 2
+    assert done["every_hours"] == pytest.approx(POLL_HOURS)
+    assert len(sampled.learning()) == 2
+    assert sampled.learning() < first, "the smaller sample is a subset"
+    assert sampled.db.plans.count_documents({"ended": None}) == 1
+    assert sampled.db.targets.count_documents({"learning": {"$exists": True}}) == 2
 
 
-def test_stop_gives_the_former_plans_back(life: Life) -> None:
+def test_stop_restores_former_plans(sampled: SampledSite) -> None:
     former = {"id": "p", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
-    half = life.db.targets.find({"kind": "item"})[:6]
-    life.db.targets.update_many(
+    half = sampled.db.targets.find({"kind": "item"})[:6]
+    sampled.db.targets.update_many(
         {"_id": {"$in": [row["_id"] for row in half]}}, {"$set": {"plan": former}}
     )
-    plans = {row["_id"]: row.get("plan") for row in life.db.targets.find()}
-    life.learned(1, "--budget", 72 * 14)
-    assert len(life.learning()) == 14
-    life.crawl(1 + GRID)
+    plans = {row["_id"]: row.get("plan") for row in sampled.db.targets.find()}
+    sampled.learned(1, "--budget", 72 * 14)
+    assert len(sampled.learning()) == 14
+    sampled.crawl(1 + POLL_HOURS)
 
-    done = life.learned(1.5, "--stop")
+    done = sampled.learned(1.5, "--stop")
 
     assert done["polls"] == 14
-    assert {row["_id"]: row.get("plan") for row in life.db.targets.find()} == plans
-    assert life.db.targets.count_documents({"learning": {"$exists": True}}) == 0
-    assert life.learn(1.6, "--stop").complaint == "scrapy learn: pages is not in a sampling phase"
-    assert "14 polls, 0 changes found" in life.learn(1.6).out
+    assert {row["_id"]: row.get("plan") for row in sampled.db.targets.find()} == plans
+    assert sampled.db.targets.count_documents({"learning": {"$exists": True}}) == 0
+    assert (
+        sampled.learn(1.6, "--stop").complaint == "scrapy learn: pages is not in a sampling phase"
+    )
+    assert "14 polls, 0 changes found" in sampled.learn(1.6).out
 
 
-def test_it_ends_by_itself(life: Life) -> None:
-    life.learned(1, "--budget", "72", "--weeks", "0.01")
-    (url,) = life.learning()
-    life.crawl(1 + GRID, 1 + 0.01 * 168 + GRID)
-    assert life.learning() == set()
-    row = life.db.targets.find_one({"url": url})
+def test_phase_ends_on_schedule(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "72", "--weeks", "0.01")
+    (url,) = sampled.learning()
+    sampled.crawl(1 + POLL_HOURS, 1 + 0.01 * 168 + POLL_HOURS)
+    assert sampled.learning() == set()
+    row = sampled.db.targets.find_one({"url": url})
     assert row is not None
     assert "plan" not in row
     assert row["next_visit"] - row["visited_at"] in (24 * HOUR, 6 * HOUR)
-    last = life.learned(9)
+    last = sampled.learned(9)
     assert (last["learning"], last["polls"]) == (False, 1)
 
 
-def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
+def test_pages_over_budget_are_polled_in_rotation(sampled: SampledSite) -> None:
     # Each rotation polls two pages for two and a third days.
-    begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
+    begun = sampled.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
     assert (begun["pages"], begun["rotations"], begun["rotation"]) == (6, 3, 0)
     assert begun["polls_due"] == 0
     rotations = [
         {row["url"] for row in begun["urls"] if row["rotation"] == rotation}
         for rotation in range(3)
     ]
-    seen = [life.learning()]
+    seen = [sampled.learning()]
     for hours in (57, 113):
-        life.crawl(hours)
-        seen.append(life.learning())
+        sampled.crawl(hours)
+        seen.append(sampled.learning())
     assert seen == rotations
-    assert "2 at a time (rotation 3 of 3)" in life.learn(113.1).out
-    assert "note: each page is polled for 2.3 days" in life.learn(114, "--weeks", "0.99").out
+    assert "2 at a time (rotation 3 of 3)" in sampled.learn(113.1).out
+    assert "note: each page is polled for 2.3 days" in sampled.learn(114, "--weeks", "0.99").out
 
 
-def test_no_day_has_more_polls_than_the_budget(life: Life) -> None:
-    life.learned(1, "--budget", "4", "--every", "12h")
-    learning = sorted(life.learning())
+def test_daily_polls_never_exceed_the_budget(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "4", "--every", "12h")
+    learning = sorted(sampled.learning())
     assert len(learning) == 2
     for hours in (2, 11.9):
         due = {"$set": {"next_visit": MONDAY + hours * HOUR}}
-        life.db.targets.update_many({}, due)
-        life.crawl(hours)
-    # The first crawl took place on the same day, so two polls remained.
-    assert sum(len(life.polls(url, -12, 12)) for url in learning) == 4
-    others = life.db.visits.count_documents({"target": {"$nin": learning}})
-    assert others == 3 * (ITEMS + 2 - 2), "the others were visited in each pass"
-    life.crawl(24.1)
-    assert sum(len(life.polls(url, 12, 36)) for url in learning) == 2
+        sampled.db.targets.update_many({}, due)
+        sampled.crawl(hours)
+    # The first crawl was on the same day, so the budget left two polls.
+    assert sum(len(sampled.polls(url, -12, 12)) for url in learning) == 4
+    others = sampled.db.visits.count_documents({"target": {"$nin": learning}})
+    assert others == 3 * (ITEMS + 2 - 2), "the other pages are visited in each run"
+    sampled.crawl(24.1)
+    assert sum(len(sampled.polls(url, 12, 36)) for url in learning) == 2
 
 
-def test_what_came_in_between_is_set_right_by_the_next_pass(life: Life) -> None:
-    life.learned(1, "--budget", "144")
-    learning = life.learning()
+def test_next_run_restores_overwritten_sampling_plans(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "144")
+    learning = sampled.learning()
     other = {"id": "new", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
     far = MONDAY + 300 * HOUR
-    life.db.targets.update_many({}, {"$set": {"plan": other, "next_visit": far}})
-    life.crawl(1.1, 1.1 + GRID)
-    assert life.learning() == learning
-    assert all(len(life.polls(url, 1, 2)) == 1 for url in learning)
-    life.learned(1.5, "--stop")
-    assert life.db.targets.distinct("plan.id") == ["new"]
+    sampled.db.targets.update_many({}, {"$set": {"plan": other, "next_visit": far}})
+    sampled.crawl(1.1, 1.1 + POLL_HOURS)
+    assert sampled.learning() == learning
+    assert all(len(sampled.polls(url, 1, 2)) == 1 for url in learning)
+    sampled.learned(1.5, "--stop")
+    assert sampled.db.targets.distinct("plan.id") == ["new"]
 
 
-def test_polls_do_not_count_against_the_plan_s_cap(life: Life) -> None:
-    life.db.plans.insert_one(
+def test_polls_do_not_count_against_the_plan_s_cap(sampled: SampledSite) -> None:
+    sampled.db.plans.insert_one(
         {"at": MONDAY, "state": "active", "spiders": [SPIDER], "daily_cap": ITEMS + 2}
     )
-    assert life.db.visits.count_documents({}) == ITEMS + 2, "the first crawl was of this day"
-    life.learned(1, "--budget", "72")
-    (url,) = life.learning()
-    life.crawl(1 + GRID)
-    assert len(life.polls(url, 0.5, 2)) == 1
+    assert sampled.db.visits.count_documents({}) == ITEMS + 2, "the first crawl was on this day"
+    sampled.learned(1, "--budget", "72")
+    (url,) = sampled.learning()
+    sampled.crawl(1 + POLL_HOURS)
+    assert len(sampled.polls(url, 0.5, 2)) == 1
 
 
-def test_the_wrapper_s_limits_hold(life: Life) -> None:
+def test_site_limits_reduce_the_sample(sampled: SampledSite) -> None:
     hours = {"requests_per_hour": 7, "visiting_hours": ["08:00-20:00"]}
-    life.db.sites.update_one({"_id": SPIDER}, {"$set": hours})
-    done = life.learned(1, "--budget", "720")
+    sampled.db.sites.update_one({"_id": SPIDER}, {"$set": hours})
+    done = sampled.learned(1, "--budget", "720")
     assert done["pages"] == 2
     assert done["notes"][0].startswith("the site's requests_per_hour 7 allows only 2 concurr")
     assert "84 hours a week closed by" in done["notes"][-1]
-    life.db.sites.update_one({"_id": SPIDER}, {"$set": {"requests_per_hour": 2}})
-    refused = life.learn(2, "--budget", "719")
+    sampled.db.sites.update_one({"_id": SPIDER}, {"$set": {"requests_per_hour": 2}})
+    refused = sampled.learn(2, "--budget", "719")
     assert refused.complaint == (
         "scrapy learn: the site's requests_per_hour 2 leaves no room for a poll every 20 minutes"
     )
 
 
-def test_slow_sites_have_fewer_pages(life: Life) -> None:
+def test_slow_site_gets_a_smaller_sample(sampled: SampledSite) -> None:
     half_an_hour = {"started": MONDAY, "finished": MONDAY + HOUR / 2, "spider": SPIDER}
-    life.db.runs.insert_one(half_an_hour | {"counts": {"visits": 20}})
-    done = life.learned(1, "--budget", "14400")
+    sampled.db.runs.insert_one(half_an_hour | {"counts": {"visits": 20}})
+    done = sampled.learned(1, "--budget", "14400")
     assert done["pages"] == 6
     assert done["notes"][0].startswith("politeness (runs took 90 s per page) allows only 6 con")
 
 
-def test_gone_pages_are_let_be(life: Life) -> None:
-    life.learned(1, "--budget", 72 * 14)
-    life.pages.remove("item-3.html")
-    url = f"{life.pages.url}/item-3.html"
-    life.crawl(1.4, args=("-a", "full=1"), FRESHET_GONE_CONFIRMATIONS=1)
-    row = life.db.targets.find_one({"url": url})
+def test_gone_page_is_not_polled(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", 72 * 14)
+    sampled.pages.remove("item-3.html")
+    url = f"{sampled.pages.url}/item-3.html"
+    sampled.crawl(1.4, args=("-a", "full=1"), FRESHET_GONE_CONFIRMATIONS=1)
+    row = sampled.db.targets.find_one({"url": url})
     assert row is not None
     assert row["gone"]
-    life.crawl(3)
-    again = life.db.targets.find_one({"url": url})
+    sampled.crawl(3)
+    again = sampled.db.targets.find_one({"url": url})
     assert again is not None
     assert again["next_visit"] == row["next_visit"]
 
 
-def test_a_failing_page_waits_for_its_retry(life: Life, stored: tuple[Db, str]) -> None:
-    life.learned(1, "--budget", "144")
-    fails, waits = sorted(life.learning())
+def test_a_failing_page_waits_for_its_retry(sampled: SampledSite, stored: tuple[Db, str]) -> None:
+    sampled.learned(1, "--budget", "144")
+    fails, waits = sorted(sampled.learning())
     retry = MONDAY + 9 * HOUR
-    life.db.targets.update_many({"url": {"$in": [fails, waits]}}, {"$set": {"next_visit": retry}})
-    life.db.targets.update_one({"url": fails}, {"$set": {"consecutive_errors": 1}})
+    sampled.db.targets.update_many(
+        {"url": {"$in": [fails, waits]}}, {"$set": {"next_visit": retry}}
+    )
+    sampled.db.targets.update_one({"url": fails}, {"$set": {"consecutive_errors": 1}})
     on(stored[1], lambda db: sampling_phases.follow(db, SPIDER, MONDAY + 2 * HOUR))
-    due = {row["url"]: row["next_visit"] for row in life.db.targets.find()}
+    due = {row["url"]: row["next_visit"] for row in sampled.db.targets.find()}
     assert due[fails] == retry
-    assert due[waits] <= MONDAY + (2 + GRID) * HOUR
+    assert due[waits] <= MONDAY + (2 + POLL_HOURS) * HOUR
 
 
-def test_forget_forgets_the_phase(life: Life) -> None:
-    life.learned(1, "--budget", "72")
-    assert run(life.freshet, "forget", SPIDER, "--yes").code == 0
-    assert life.db.plans.count_documents({}) == 0
+def test_forget_deletes_the_phase(sampled: SampledSite) -> None:
+    sampled.learned(1, "--budget", "72")
+    assert run(sampled.freshet, "forget", SPIDER, "--yes").code == 0
+    assert sampled.db.plans.count_documents({}) == 0
 
 
 @pytest.mark.parametrize(
@@ -328,7 +332,9 @@ def test_forget_forgets_the_phase(life: Life) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_mistakes_are_one_line(freshet: Freshet, seen: Db, args: Any, complaint: str) -> None:
+def test_invalid_options_are_one_line_errors(
+    freshet: Freshet, seen: Db, args: Any, complaint: str
+) -> None:
     refused = run(freshet, "learn", SPIDER, *args)
     assert (refused.code, refused.complaint) == (1, f"scrapy learn: {complaint}")
     assert seen.plans.count_documents({}) == 0
@@ -351,7 +357,7 @@ def seen(freshet: Freshet, database: Db) -> Db:
     return database
 
 
-def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
+def test_missing_targets_are_one_line_errors(freshet: Freshet, database: Db) -> None:
     nothing = run(freshet, "learn", SPIDER, "--budget", "72")
     assert nothing.complaint == (
         "scrapy learn: no targets of 'pages'. Spiders with targets: none. Run scrapy crawl first"
@@ -366,7 +372,7 @@ def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
     assert other.complaint == ("scrapy learn: no targets of 'other'. Spiders with targets: pages")
 
 
-def test_help_says_what_it_costs(freshet: Freshet) -> None:
+def test_help_states_the_cost(freshet: Freshet) -> None:
     help_text = run(freshet, "learn", "--help").out
     assert "Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day" in help_text
     assert "costs 72 requests a day" in help_text

@@ -31,7 +31,7 @@ def plan_of(freshet: Freshet, *args: object) -> Row:
     return in_json(freshet, "plan", *args, hours=clock())
 
 
-def test_the_paper_s_table(stored: Stored, freshet: Freshet) -> None:
+def test_timetable_matches_the_paper(stored: Stored, freshet: Freshet) -> None:
     put(*stored, of_the_paper())
     scrapy(freshet, "replan", "--policy", "groups6")
     shown = scrapy(freshet, "plan").out
@@ -89,13 +89,13 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     ],
     ids=["no plan", "unknown", "kind", "folder", "urls"],
 )
-def test_mistakes_are_one_line(args: str, complaint: str, stored: Stored, freshet: Freshet) -> None:
+def test_errors_are_one_line(args: str, complaint: str, stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
     done = run(freshet, "plan", *args.split())
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy plan: {complaint}")
 
 
-def test_a_plan_of_a_clock_that_was_ahead_begins_later(stored: Stored, freshet: Freshet) -> None:
+def test_plan_made_with_a_fast_clock_begins_later(stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
     assert run(freshet, "replan", "--policy", "groups", hours=clock() + 72).code == 0
     done = run(freshet, "plan", hours=clock())
@@ -117,11 +117,11 @@ def visit(url: str, at: datetime, **own: Any) -> Row:
     return usual | own
 
 
-def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Freshet) -> None:
+def test_changes_are_counted_in_site_time(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [page(f"{SHOP}/{name}") for name in ("a", "b")])
     db.sites.insert_one(site("Europe/Berlin"))
-    # Daylight saving time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before, 01:30 after.
+    # Daylight saving time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before and 01:30 after.
     saturday = datetime(2025, 3, 28, 23, 30, tzinfo=UTC)
     db.visits.insert_many([
         visit("a", saturday), visit("a", saturday + timedelta(days=7)),
@@ -149,7 +149,7 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
     shown = scrapy(freshet, "plan", "shop", "--changes").out
     assert "4 changes found, counted at the hour of the visit that found them" in shown
     assert "/a " in shown
-    assert SHOP not in shown, "what is the same for all is left out"
+    assert SHOP not in shown, "the common prefix of the URLs is omitted"
     assert "characters inserted and deleted" in shown
 
 
@@ -165,14 +165,14 @@ def site(timezone: str) -> Row:
     return {"_id": "shop", "timezone": timezone} | usual
 
 
-def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
+def test_unknown_time_zone_is_sent_as_utc_offset(
     stored: Stored,
 ) -> None:
     from zoneinfo import ZoneInfo
 
     from crawler.storage import visits
 
-    class Unheard(ZoneInfo):
+    class UnknownZone(ZoneInfo):
         """Use a zone name that is too new for the server."""
 
         def __str__(self) -> str:
@@ -181,19 +181,21 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
     db, uri = stored
     put(db, uri, [page(f"{SHOP}/a")])
     db.visits.insert_one(visit("a", datetime(2025, 3, 28, 23, 45, tzinfo=UTC)))
-    zone = Unheard.no_cache("Asia/Kolkata")
+    zone = UnknownZone.no_cache("Asia/Kolkata")
     (row,) = on(uri, lambda adb: visits.by_hour(adb, "shop", zone))
     assert row == {"day": 5, "hour": 5, "changes": 1, "update_size": 10, "diff_size": 3}
 
 
-def test_nothing_changed_so_far(stored: Stored, freshet: Freshet) -> None:
+def test_no_changes_yet(stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
     done = freshet("plan", "--changes", hours=clock())
     assert (done.code, done.err) == (0, "")
     assert "shop: 0 changes found" in done.out
 
 
-def test_a_picture_of_the_week(stored: Stored, freshet: Freshet, tmp_path: Path) -> None:
+def test_heat_map_is_written_as_png_and_svg(
+    stored: Stored, freshet: Freshet, tmp_path: Path
+) -> None:
     put(*stored, of_the_paper())
     scrapy(freshet, "replan")
     png, svg = tmp_path / "week.png", tmp_path / "week.svg"

@@ -1,4 +1,4 @@
-"""Plans are activated atomically, survive killed processes, and keep visits made meanwhile."""
+"""Plans are activated atomically, survive killed processes, and keep concurrent visits."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ MINUTE = timedelta(minutes=1)
 def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
     """Run a coroutine on the database and return its result."""
 
-    async def there() -> Any:
+    async def connect_and_call() -> Any:
         client: AsyncMongoClient[Row]
         async with AsyncMongoClient(uri, tz_aware=True) as client:
             return await call(client.get_default_database())
 
-    return asyncio.run(there())
+    return asyncio.run(connect_and_call())
 
 
 async def forget(db: Database, *, really: bool) -> dict[str, int]:
@@ -78,11 +78,11 @@ def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
     )
 
 
-def moved(n: int) -> Iterator[plans.TargetPlans]:
+def updated_plans(n: int) -> Iterator[plans.TargetPlans]:
     yield plans_of(range(n))
 
 
-def in_effect(db: Db) -> Counter[tuple[str, datetime]]:
+def active_schedules(db: Db) -> Counter[tuple[str, datetime]]:
     """Count targets by plan and next visit."""
     planned = db.targets.find({"plan": {"$exists": True}})
     return Counter((row["plan"]["id"], row["next_visit"]) for row in planned)
@@ -107,18 +107,18 @@ def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[Process
 def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.002)
 
 
-def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> None:
+def test_latest_plan_is_the_activated_one(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 5000)
 
-    count = run(uri, lambda db: plans.activate(db, document(), moved(3000), LONGEST))
+    count = run(uri, lambda db: plans.activate(db, document(), updated_plans(3000), LONGEST))
 
     assert count == 3000
-    assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
+    assert active_schedules(db) == {("new", SOON): 3000, ("old", LATER): 2000}
     assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"id": "new"}
     latest = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
     assert (latest["_id"], latest["state"], latest["updated"]) == ("new", "active", 3000)
@@ -126,22 +126,22 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
     assert staged(db) == []
 
 
-def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
+def test_plan_from_the_future_is_ignored(stored: tuple[Db, str]) -> None:
     """Ignore a plan that was made while the clock was wrong."""
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(3), LONGEST))
     before = READ_AT - MINUTE
     assert run(uri, lambda db: plans.latest(db, SPIDER, before))["_id"] == "old"
     assert run(uri, lambda db: plans.latest(db, SPIDER, READ_AT))["_id"] == "new"
 
 
-def test_a_plan_that_moves_nothing_is_a_plan(stored: tuple[Db, str]) -> None:
+def test_plan_without_changes_is_stored(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
     assert run(uri, lambda db: plans.activate(db, document(), [], LONGEST)) == 0
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "new"
-    assert in_effect(db) == {("old", LATER): 3}
+    assert active_schedules(db) == {("old", LATER): 3}
 
 
 @pytest.mark.parametrize(
@@ -158,31 +158,31 @@ def test_a_plan_that_moves_nothing_is_a_plan(stored: tuple[Db, str]) -> None:
     ],
     ids=["at rest", "due", "visited since", "visited and due", "new", "failing", "gone", "hinted"],
 )
-def test_the_next_visit_stays_where_something_newer_has_set_it(
+def test_newer_next_visit_is_kept(
     stored: tuple[Db, str], state: dict[str, object], expected: datetime
 ) -> None:
     db, uri = stored
     put_targets(db, uri, 3, **state)
-    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
-    assert in_effect(db) == {("new", expected): 3}
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(3), LONGEST))
+    assert active_schedules(db) == {("new", expected): 3}
     assert all("note" not in row["plan"] for row in db.targets.find())
 
 
-def test_no_next_visit_is_later_than_the_longest_interval(stored: tuple[Db, str]) -> None:
+def test_next_visit_is_within_the_longest_interval(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.activate(db, document(), moved(3), timedelta(hours=5)))
-    assert in_effect(db) == {("new", READ_AT + timedelta(hours=5)): 3}
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(3), timedelta(hours=5)))
+    assert active_schedules(db) == {("new", READ_AT + timedelta(hours=5)): 3}
 
 
-def test_what_is_no_target_any_more_does_not_become_one_again(stored: tuple[Db, str]) -> None:
+def test_plan_does_not_recreate_removed_targets(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.activate(db, document(), moved(5), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(5), LONGEST))
     assert db.targets.count_documents({}) == 3
 
 
-def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, str]) -> None:
+def test_kill_during_staging_keeps_the_old_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3000)
     with replanning(uri, 3000, pause_seconds=0.2) as process:
@@ -190,18 +190,18 @@ def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, st
         process.kill()
         process.wait()
 
-    assert in_effect(db) == {("old", LATER): 3000}
+    assert active_schedules(db) == {("old", LATER): 3000}
     assert run(uri, lambda db: plans.finish(db, READ_AT)) == 0
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
 
     assert run(uri, lambda db: plans.recover(db, READ_AT, [SPIDER])) == 1
-    assert in_effect(db) == {("old", LATER): 3000}
+    assert active_schedules(db) == {("old", LATER): 3000}
     assert db.plans.find_one({"_id": "new"})["state"] == "discarded"
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
     assert staged(db) == []
 
 
-def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, str]) -> None:
+def test_plan_is_finished_after_kill_during_activation(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
     kill_while_activating(db, uri)
@@ -211,7 +211,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "new"
     assert run(uri, lambda db: plans.finish(db, visited, ["another"])) == 0
     assert run(uri, lambda db: plans.finish(db, visited, [SPIDER])) == 1
-    assert in_effect(db) == {("new", SOON): MANY - 1, ("new", LATER): 1}
+    assert active_schedules(db) == {("new", SOON): MANY - 1, ("new", LATER): 1}
     assert db.plans.find_one({"_id": "new"})["state"] == "active"
     assert staged(db) == []
     assert run(uri, lambda db: plans.finish(db, visited)) == 0
@@ -223,11 +223,11 @@ def kill_while_activating(db: Db, uri: str) -> None:
         wait_until(lambda: db.targets.count_documents({"plan.id": "new"}, limit=1))
         process.kill()
         process.wait()
-    assert set(in_effect(db)) == {("new", SOON), ("old", LATER)}
+    assert set(active_schedules(db)) == {("new", SOON), ("old", LATER)}
 
 
 @pytest.mark.soak
-def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
+def test_next_crawl_finishes_an_interrupted_activation(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:
     db, uri = stored
@@ -238,84 +238,84 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     # Targets read with another site definition would all be due.
     put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
     kill_while_activating(db, uri)
-    back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
-    freshet.crawl(wrapper, hours=back)
-    assert in_effect(db)[("new", SOON)] == MANY
+    offset_hours = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
+    freshet.crawl(wrapper, hours=offset_hours)
+    assert active_schedules(db)[("new", SOON)] == MANY
     assert db.plans.find_one({"_id": "new"})["state"] == "active"
 
 
 @pytest.mark.soak
-def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
+def test_two_processes_can_finish_a_plan_concurrently(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
     kill_while_activating(db, uri)
 
-    async def twice(db: Database) -> None:
+    async def finish_twice(db: Database) -> None:
         await asyncio.gather(plans.finish(db, READ_AT), plans.finish(db, READ_AT))
 
-    run(uri, twice)
-    assert in_effect(db) == {("new", SOON): MANY}
+    run(uri, finish_twice)
+    assert active_schedules(db) == {("new", SOON): MANY}
     assert db.plans.find_one({"_id": "new"})["state"] == "active"
     assert staged(db) == []
 
 
-def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> None:
+def test_staged_rows_left_by_a_crash_are_deleted(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
     db.staged_old.insert_one({"_id": key(0)})
     db.staged_forgotten.insert_one({"_id": key(0)})
     db.plans.insert_one({"_id": "mine", "at": READ_AT, "spiders": ["blog"], "state": "staging"})
     db.staged_mine.insert_one({"_id": "blog http://blog.example/"})
-    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(3), LONGEST))
     assert staged(db) == ["staged_mine"]
-    assert in_effect(db) == {("new", SOON): 3}
+    assert active_schedules(db) == {("new", SOON): 3}
 
 
 @pytest.mark.soak
-def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
+def test_replan_finishes_the_interrupted_one(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
     kill_while_activating(db, uri)
     newer = document() | {"_id": "newer", "at": READ_AT + MINUTE}
-    run(uri, lambda db: plans.activate(db, newer, moved(10), LONGEST))
-    assert in_effect(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
+    run(uri, lambda db: plans.activate(db, newer, updated_plans(10), LONGEST))
+    assert active_schedules(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
     assert {row["state"] for row in db.plans.find()} == {"active"}
 
 
-def test_a_replan_that_another_one_overtook_changes_nothing(stored: tuple[Db, str]) -> None:
+def test_overtaken_replan_changes_nothing(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 10)
 
-    async def overtaken(adb: Database) -> None:
+    async def activate_and_discard(adb: Database) -> None:
         def slow() -> Iterator[plans.TargetPlans]:
-            yield from moved(10)
+            yield from updated_plans(10)
             db.plans.update_one({"_id": "new"}, {"$set": {"state": "discarded"}})
 
         with pytest.raises(StorageError, match="another replan"):
             await plans.activate(adb, document(), slow(), LONGEST)
 
-    run(uri, overtaken)
-    assert in_effect(db) == {("old", LATER): 10}
+    run(uri, activate_and_discard)
+    assert active_schedules(db) == {("old", LATER): 10}
     assert staged(db) == []
 
 
-def test_a_plan_that_cannot_be_made_leaves_the_old_one(stored: tuple[Db, str]) -> None:
+def test_failed_plan_keeps_the_old_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 10)
 
     def broken() -> Iterator[plans.TargetPlans]:
-        yield from moved(5)
+        yield from updated_plans(5)
         raise ValueError("no such policy")
 
     with pytest.raises(ValueError, match="no such policy"):
         run(uri, lambda db: plans.activate(db, document(), broken(), LONGEST))
-    assert in_effect(db) == {("old", LATER): 10}
+    assert active_schedules(db) == {("old", LATER): 10}
     assert db.plans.find_one({"_id": "new"})["state"] == "discarded"
     assert staged(db) == []
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
 
 
-def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(
+def test_forgetting_a_spider_removes_only_its_plans(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
@@ -332,14 +332,14 @@ def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(
     assert db.targets.count_documents({}) == 0
 
 
-def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
+def test_adaptive_visit_keeps_a_concurrently_activated_plan(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
     put_targets(db, uri, 2)
     db.targets.update_many({}, {"$set": {"plan.every_hours": 9.0, "plan.policy": "adaptive"}})
     before = [from_document(row) for row in db.targets.find().sort("_id")]
-    run(uri, lambda db: plans.activate(db, document(), moved(1), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), updated_plans(1), LONGEST))
 
     seen = [
         Visit(Fetched(target, SOON, "s"), Outcome.UNCHANGED, LATER, every_hours=4.0)
@@ -353,7 +353,7 @@ def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
 
 
 @pytest.mark.soak
-def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> None:
+def test_visits_during_activation_are_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     due = READ_AT - MINUTE
     put_targets(db, uri, MANY, next_visit=due)
@@ -367,7 +367,7 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
         return -(-MANY // 7)
 
     async def both(adb: Database) -> tuple[int, int]:
-        activation = plans.activate(adb, document(), moved(MANY), LONGEST)
+        activation = plans.activate(adb, document(), updated_plans(MANY), LONGEST)
         return await asyncio.gather(activation, visit_all(adb))
 
     _, visited = run(uri, both)

@@ -64,7 +64,7 @@ def some_pages(n: int, **own: Any) -> list[Row]:
     return [page(f"{SHOP}/item/{i}", spread(i % 7, 8 + i % 9), **own) for i in range(n)]
 
 
-def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_nothing(
+def test_first_plan_keeps_the_request_rate_and_second_is_unchanged(
     stored: Stored, freshet: Freshet
 ) -> None:
     db, uri = stored
@@ -90,7 +90,7 @@ def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_
     assert db.plans.count_documents({"state": "active"}) == 2
 
 
-def test_the_pages_of_the_paper_have_its_groups_and_times(stored: Stored, freshet: Freshet) -> None:
+def test_pages_of_the_paper_get_its_groups_and_times(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, of_the_paper())
     plan = planned(freshet, "--policy", "groups", "--budget", "1")
@@ -108,14 +108,14 @@ def test_the_pages_of_the_paper_have_its_groups_and_times(stored: Stored, freshe
     planned(freshet, "--policy", "groups6")
     of_six = groups(db)
     assert of_six["u1"] == ("G7", ["daily 00:00"])
-    together = {name for name, of in of_six.items() if of == ("G3", ["Mon,Wed,Fri 00:00"])}
-    assert together == {"u2", "u3", "u4", "u5", "u10", "u11"}
+    same_group = {name for name, of in of_six.items() if of == ("G3", ["Mon,Wed,Fri 00:00"])}
+    assert same_group == {"u2", "u3", "u4", "u5", "u10", "u11"}
     assert Counter(group for group, _ in of_six.values()) == {
         "G7": 1, "G3": 6, "G1": 6, "2G1": 1, "4G1": 1,
     }  # fmt: skip
 
 
-def test_a_dry_run_plans_and_writes_nothing(stored: Stored, freshet: Freshet) -> None:
+def test_dry_run_writes_nothing(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_pages(5))
     before = list(db.targets.find())
@@ -125,10 +125,10 @@ def test_a_dry_run_plans_and_writes_nothing(stored: Stored, freshet: Freshet) ->
     assert db.plans.count_documents({}) == 0
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(stored: Stored, freshet: Freshet) -> None:
+def test_errors_are_one_line_and_write_nothing(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_pages(916))
-    for args, complaint in MISTAKES.items():
+    for args, complaint in ERRORS.items():
         done = replan(freshet, *args.split())
         assert (done.code, done.out, done.complaint) == (1, "", f"scrapy replan: {complaint}")
     bad = replan(freshet, FRESHET_BUDGET="lots")
@@ -139,7 +139,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(stored: Stored, freshet: F
     assert db.targets.count_documents({"plan": {"$exists": True}}) == 0
 
 
-MISTAKES = {
+ERRORS = {
     "--budget 20": "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
     "Use --budget 33/day or more.",
     "--spider nosuch": "no targets of 'nosuch'. Spiders with targets: shop",
@@ -148,7 +148,7 @@ MISTAKES = {
 }
 
 
-def test_settings_are_taken_and_options_go_before_them(stored: Stored, freshet: Freshet) -> None:
+def test_options_override_settings(stored: Stored, freshet: Freshet) -> None:
     put(*stored, some_pages(5))
     env = {"FRESHET_BUDGET": "3/day", "FRESHET_POLICY": "sqrt", "FRESHET_DAILY_CAP": "4"}
     plan = planned(freshet, "--dry-run", **env)
@@ -157,26 +157,24 @@ def test_settings_are_taken_and_options_go_before_them(stored: Stored, freshet: 
     assert (plan["policy"], plan["budget_per_day"], plan["daily_cap"]) == ("optimal", 2, 4)
 
 
-def test_no_targets_is_one_line(stored: Stored, freshet: Freshet) -> None:
+def test_no_targets_is_a_one_line_error(stored: Stored, freshet: Freshet) -> None:
     done = replan(freshet)
     assert (done.code, done.complaint) == (
         1, "scrapy replan: no targets to plan. Run scrapy crawl to discover them.",
     )  # fmt: skip
 
 
-def test_without_a_past_the_plan_rests_on_priors_and_says_so(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_plan_without_history_uses_priors_and_warns(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [never_seen(f"{SHOP}/item/{i}") for i in range(3)])
     done = replan(freshet)
     assert done.code == 0
     assert "no page has been observed twice yet: rates and hours" in " ".join(done.out.split())
     assert {row["plan"]["limited_by"] for row in db.targets.find()} == {"prior"}
-    assert {row["next_visit"] for row in db.targets.find()} == {NOW}, "a first visit does not wait"
+    assert {row["next_visit"] for row in db.targets.find()} == {NOW}, "new targets are due now"
 
 
-def test_visits_in_the_future_are_ignored_and_counted(stored: Stored, freshet: Freshet) -> None:
+def test_future_visits_are_ignored_and_counted(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     ahead = page(f"{SHOP}/ahead", spread(5, 10))
     ahead["history"]["until"] = NOW + 30 * HOUR
@@ -196,11 +194,11 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> Non
         message = "scrapy replan: another replan is running on far (process 7) since "
         assert second.complaint.startswith(message)
         assert second.complaint.endswith("; nothing to do")
-        assert planned(freshet, "--dry-run")["updated"] == 0, "a dry run disturbs nobody"
+        assert planned(freshet, "--dry-run")["updated"] == 0, "a dry run takes no lock"
     assert db.plans.count_documents({}) == 1
 
 
-def test_a_spider_may_be_planned_alone(stored: Stored, freshet: Freshet) -> None:
+def test_single_spider_can_be_planned(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [*some_pages(4), *some_pages(4, spider="blog")])
     plan = planned(freshet, "--spider", "blog", "--budget", "2")
@@ -208,11 +206,11 @@ def test_a_spider_may_be_planned_alone(stored: Stored, freshet: Freshet) -> None
     with_plan = {row["spider"] for row in db.targets.find({"plan": {"$exists": True}})}
     assert with_plan == {"blog"}
     everything = planned(freshet)
-    assert everything["budget_per_day"] == 6, "two of blog's plan, four of fixed intervals"
+    assert everything["budget_per_day"] == 6, "two from blog's plan, four from fixed intervals"
     assert everything["unplanned"] == 4
 
 
-def test_without_options_all_stays_as_it_is(stored: Stored, freshet: Freshet) -> None:
+def test_replan_without_options_keeps_the_last_ones(stored: Stored, freshet: Freshet) -> None:
     put(*stored, some_pages(5))
     planned(freshet, "--policy", "sqrt", "--budget", "2", "--daily-cap", "2")
     same = planned(freshet)
@@ -226,7 +224,7 @@ def test_without_options_all_stays_as_it_is(stored: Stored, freshet: Freshet) ->
     )
 
 
-def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> None:
+def test_unchanged_plans_are_not_written(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_pages(40))
     first = planned(freshet, "--budget", "10")
@@ -239,8 +237,8 @@ def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> 
 
 
 @pytest.mark.parametrize("policy", ["optimal", "adaptive", "groups"])
-def test_the_stored_plans_are_those_of_the_arrays(stored: Stored, policy: str) -> None:
-    """Compare each stored field with the plan that `schedules` made."""
+def test_stored_plans_equal_the_computed_plans(stored: Stored, policy: str) -> None:
+    """Compare each stored field with the plan computed by `schedules`."""
     db, uri = stored
     put(db, uri, [*of_the_paper(), *some_pages(40), never_seen(f"{SHOP}/item/new")])
     config, made = Config.load(clock_offset_hours=clock()), list[Replan]()
@@ -289,7 +287,7 @@ def shown(value: Any) -> float | None:
     return float(np.round(value, 5)) if np.isfinite(value) else None
 
 
-def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
+def test_plan_follows_the_stored_site_definition(
     stored: Stored, freshet: Freshet, pages: Pages
 ) -> None:
     db, _ = stored
@@ -327,9 +325,7 @@ def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
     assert db.sites.count_documents({}) == 0
 
 
-def test_a_plan_that_follows_the_pages_says_between_which_intervals(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_adaptive_plan_states_its_interval_limits(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_pages(3))
     plan = planned(freshet, "--policy", "adaptive", FRESHET_MAX_INTERVAL_HOURS=100)

@@ -27,7 +27,7 @@ def plans(db: Db) -> dict[str, Row]:
     return {row["url"].rpartition("/")[2]: row["plan"] for row in db.targets.find({"kind": "feed"})}
 
 
-def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_come(
+def test_fetches_are_planned_when_posts_appear_and_drop_out(
     stored: Stored, freshet: Freshet
 ) -> None:
     db, uri = stored
@@ -39,17 +39,23 @@ def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_com
     assert 0 < totals["missed_share"] < 0.2
 
     by_feed = plans(db)
-    often = {name: plan["visits_per_week"] for name, plan in by_feed.items()}
-    assert often["busy"] > often["office"] > often["rare"] >= often["silent"] >= 0.25
+    visit_rates = {name: plan["visits_per_week"] for name, plan in by_feed.items()}
+    assert (
+        visit_rates["busy"]
+        > visit_rates["office"]
+        > visit_rates["rare"]
+        >= visit_rates["silent"]
+        >= 0.25
+    )
     assert by_feed["busy"]["missed_per_week"] > by_feed["rare"]["missed_per_week"]
     slots = np.array(by_feed["office"]["slots"])
-    assert (slots // 24 < 5).all(), "nothing comes on Saturdays and Sundays"
+    assert (slots // 24 < 5).all(), "no posts appear on weekends"
     again = planned(freshet)
     assert (again["updated"], again["budget_kept"]) == (0, True)
 
 
 @pytest.mark.parametrize("policy", ["uniform", "min-delay", "min-missing"])
-def test_the_papers_policies_are_even_and_keep_to_the_budget(
+def test_paper_policies_have_even_intervals_within_budget(
     stored: Stored, freshet: Freshet, policy: str
 ) -> None:
     db, uri = stored
@@ -58,13 +64,15 @@ def test_the_papers_policies_are_even_and_keep_to_the_budget(
     assert done["totals"]["requests_per_day"] <= 6
     by_feed = plans(db)
     assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in by_feed.values())
-    often = [by_feed[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")]
-    assert often == sorted(often, reverse=True)
+    visit_rates = [
+        by_feed[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")
+    ]
+    assert visit_rates == sorted(visit_rates, reverse=True)
     # Rounding to whole fetches per four weeks leaves a remainder.
-    assert (max(often) - min(often) <= 0.25) == (policy == "uniform")
+    assert (max(visit_rates) - min(visit_rates) <= 0.25) == (policy == "uniform")
 
 
-def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
+def test_pages_and_feeds_are_planned_separately_or_share_a_budget(
     stored: Stored, freshet: Freshet
 ) -> None:
     db, uri = stored
@@ -83,9 +91,9 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
     budgets = of_pages["budget_per_day"], of_feeds["budget_per_day"]
     assert sum(budgets) == pytest.approx(9)
     assert all(budget > 0.5 for budget in budgets)
-    exchanged = of_feeds["shadow_price"] * 24
-    assert exchanged == pytest.approx(of_pages["shadow_price"], rel=0.6), (
-        "the last request is worth the same"
+    page_equivalent = of_feeds["shadow_price"] * 24
+    assert page_equivalent == pytest.approx(of_pages["shadow_price"], rel=0.6), (
+        "the marginal value per request is equal"
     )
 
     _, dear = list[Row](in_json(freshet, *sharing, hours=clock(), FRESHET_POST_HOURS=500))
@@ -101,7 +109,7 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
         (("--shared-budget", "--kind", "pages"), "no pages to plan"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_options_are_one_line_errors(
     stored: Stored, freshet: Freshet, words: tuple[str, ...], complaint: str
 ) -> None:
     db, uri = stored
@@ -111,7 +119,7 @@ def test_what_cannot_be_is_one_line(
     assert done.complaint.startswith(f"scrapy replan: {complaint}")
 
 
-def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) -> None:
+def test_explain_describes_a_feed(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
     db.feeds.insert_one(
@@ -142,10 +150,10 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
     assert "posts missed a week" in " ".join(table.out.split())
 
 
-def test_a_heavy_category_gets_more(stored: Stored, freshet: Freshet) -> None:
+def test_weighted_category_gets_more_visits(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
-    often = []
+    visit_rates = []
     for weight in (0.05, 20.0):
         note = {"of": "category:News", "weight": weight}
         site = {
@@ -154,5 +162,5 @@ def test_a_heavy_category_gets_more(stored: Stored, freshet: Freshet) -> None:
         }  # fmt: skip
         db.sites.replace_one({"_id": "feeds"}, site, upsert=True)
         in_json(freshet, "replan", "--budget", "4", hours=clock())
-        often.append(plans(db)["office"]["visits_per_week"])
-    assert often[1] > often[0]
+        visit_rates.append(plans(db)["office"]["visits_per_week"])
+    assert visit_rates[1] > visit_rates[0]

@@ -1,4 +1,4 @@
-"""`scrapy replan --engine`: the same plan in any number of shards, in processes and on Dask."""
+"""`scrapy replan --engine`: shards, processes and Dask give the same plan as one process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.usefixtures("warm"), pytest.mark.soak]
 PROCESSES = ("--engine", "processes")
 BUDGET = ("--budget", "60/day")
 MAX_SECONDS = 300
-# More than it takes to read.
+# More tasks than reading takes.
 MANY_TASKS = 60
 
 
 def pages() -> list[Row]:
-    """Return pages of two sites in several categories, of which some were never seen."""
+    """Return pages of two sites in several categories, including unvisited ones."""
     rows = []
     for i in range(90):
         spider = ("shop", "news")[i % 2]
@@ -46,7 +46,7 @@ def planned(freshet: Freshet, *args: object) -> Row:
 
 
 def schedules(db: Db) -> dict[str, Any]:
-    """Return the plan of each target without the id of the whole plan."""
+    """Return the plan of each target without the plan id."""
     return {
         row["_id"]: {name: value for name, value in row["plan"].items() if name != "id"}
         for row in db.targets.find()
@@ -68,7 +68,7 @@ def comparable(report: Row) -> Row:
     ],
     ids=["budget", "caps", "goal"],
 )
-def test_processes_make_the_plan_of_one_process(
+def test_processes_give_the_same_plan_as_one_process(
     stored: Stored, freshet: Freshet, options: tuple[str, ...]
 ) -> None:
     db, uri = stored
@@ -103,7 +103,7 @@ def engine_of(cluster: Any) -> tuple[str, str]:
     return "--engine", str(cluster.scheduler_address).replace("tcp://", "dask://")
 
 
-def test_a_dask_cluster_makes_the_plan_of_one_process(
+def test_dask_gives_the_same_plan_as_one_process(
     stored: Stored, freshet: Freshet, cluster: Any
 ) -> None:
     db, uri = stored
@@ -118,7 +118,7 @@ def test_a_dask_cluster_makes_the_plan_of_one_process(
     assert schedules(db) == plan
 
 
-def test_a_killed_dask_worker_leaves_the_old_plan(
+def test_killed_dask_worker_keeps_the_old_plan(
     stored: Stored, freshet: Freshet, cluster: Any
 ) -> None:
     def worker(_: int) -> int | None:
@@ -130,7 +130,7 @@ def test_a_killed_dask_worker_leaves_the_old_plan(
     assert "was lost: the old plan stays in effect" in message
 
 
-def test_a_killed_process_leaves_the_old_plan(stored: Stored, freshet: Freshet) -> None:
+def test_killed_process_keeps_the_old_plan(stored: Stored, freshet: Freshet) -> None:
     def worker(command: int) -> int | None:
         """Return a process that runs steps: a child of the server that forks them."""
         for child in psutil.Process(command).children():
@@ -149,18 +149,18 @@ def outcome_of_kill(
     engine: tuple[str, ...],
     victim: Callable[[int], int | None],
 ) -> str:
-    """Kill a process in the middle of a replan, check that nothing changed, return the message.
+    """Kill a process during a replan, check that nothing changed, and return the message.
 
-    victim: returns the process to kill, None if it has not started
+    victim: returns the id of the process to kill, or None if it has not started yet
     """
     db, uri = stored
     put(db, uri, pages())
     planned(freshet, *BUDGET)
     before, plans = list(db.targets.find()), list(db.plans.find())
     command = freshet.start("replan", "--budget", "80/day", *engine, "--shards", 40, hours=clock())
-    ends = time.monotonic() + MAX_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     while (pid := victim(command.pid)) is None:
-        assert time.monotonic() < ends
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     psutil.Process(pid).kill()
     out, err = command.communicate(timeout=MAX_SECONDS)
@@ -183,7 +183,7 @@ def outcome_of_kill(
         ((*PROCESSES, "--budget", "1/day"), "budget 1/day is too small"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_invalid_options_are_one_line_errors(
     stored: Stored, freshet: Freshet, args: tuple[str, ...], message: str
 ) -> None:
     db, uri = stored
@@ -203,7 +203,7 @@ def test_dask_is_optional(stored: Stored, freshet: Freshet, tmp_path: Path) -> N
 
 
 def put_log(db: Db, uri: str, targets: int) -> None:
-    """Store targets of three sites as crawls leave them, with their visits."""
+    """Store targets of three sites with their visits, as crawls do."""
     on(uri, prepare)
     end = int(NOW.timestamp() // 60) - 700
     at = end - 1440 * np.arange(19, -1, -1)
@@ -219,7 +219,7 @@ def put_log(db: Db, uri: str, targets: int) -> None:
     db.visits.insert_many(log, bypass_document_validation=True)
 
 
-def test_the_history_can_be_in_parquet_files_only(
+def test_history_can_be_read_from_parquet_files(
     stored: Stored, freshet: Freshet, tmp_path: Path
 ) -> None:
     db, uri = stored
@@ -239,7 +239,7 @@ def test_the_history_can_be_in_parquet_files_only(
         assert schedules(db) == plan
 
 
-def test_unreadable_histories_are_one_line(
+def test_unreadable_histories_are_one_line_errors(
     stored: Stored, freshet: Freshet, tmp_path: Path
 ) -> None:
     db, uri = stored

@@ -1,4 +1,4 @@
-"""`scrapy silence` and replans: alarms of pages that stopped, and their end."""
+"""`scrapy silence` and replans: alarms for pages that stopped changing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Stored = tuple[Db, str]
 
 
 def regular(days: int = 21) -> list[datetime]:
-    """Return changes every two days at ten o'clock, for this number of days."""
+    """Return changes at 10:00 every two days, for this number of days."""
     return [BEGIN + day * DAY + 10 * HOUR for day in range(0, days, 2)]
 
 
 def shop(stopped: int, pages: int = 60) -> list[Row]:
-    """Return pages of which the first ones changed only in the first eight days."""
+    """Return pages; the first `stopped` pages changed only in the first eight days."""
     return [
         page(f"{SHOP}/{i}", regular(8 if i < stopped else 21), visited_at=NOW - HOUR)
         for i in range(pages)
@@ -41,10 +41,10 @@ def shop(stopped: int, pages: int = 60) -> list[Row]:
 FIELDS = ("price", "stock")
 
 
-def with_fields(
+def page_with_fields(
     url: str, changes: dict[str, list[datetime]], digest: str = "d", **own: object
 ) -> Row:
-    """Return a page whose fields changed at these times, as `page` does."""
+    """Return a page like `page` whose fields changed at these times."""
     times = sorted({at for of_field in changes.values() for at in of_field})
     history = FieldHistory("d", in_minutes(BEGIN))
     for at in times:
@@ -55,9 +55,9 @@ def with_fields(
 
 
 def shop_of_fields(stopped: int, pages: int = 60, **own: object) -> list[Row]:
-    """Return pages whose price changes, and whose stock stopped on the first ones."""
+    """Return pages with changing prices; stock changes stopped on the first `stopped` pages."""
     return [
-        with_fields(
+        page_with_fields(
             f"{SHOP}/{i}", {"price": regular(), "stock": regular(8 if i < stopped else 21)}, **own
         )
         for i in range(pages)
@@ -68,9 +68,7 @@ def check(freshet: Freshet, *args: object) -> list[dict[str, Any]]:
     return in_json(freshet, "silence", *args, hours=clock())
 
 
-def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_page_alarm_lasts_until_the_page_changes(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, shop(stopped=1))
     assert check(freshet) == []
@@ -87,7 +85,7 @@ def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
     assert "1 open alarm in shop" in shown
 
     raised = alarm["at"]
-    assert check(freshet, "--check")[0]["at"] == raised, "the same silence is the same alarm"
+    assert check(freshet, "--check")[0]["at"] == raised, "a second check keeps the alarm"
     (stored_alarm,) = db.alarms.find()
     assert (stored_alarm["notify"], stored_alarm["ended_at"]) == (True, None)
     db.targets.replace_one({"url": f"{SHOP}/0"}, page(f"{SHOP}/0", regular()))
@@ -95,7 +93,7 @@ def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
     assert db.alarms.find_one()["ended_at"] is not None
 
 
-def test_many_silent_pages_of_a_site_are_one_alarm(stored: Stored, freshet: Freshet) -> None:
+def test_many_silent_pages_raise_one_alarm(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop(stopped=20))
     for _ in range(2):
         (alarm,) = check(freshet, "--check")
@@ -104,9 +102,7 @@ def test_many_silent_pages_of_a_site_are_one_alarm(stored: Stored, freshet: Fres
     assert stored[0].alarms.count_documents({}) == 1
 
 
-def test_a_field_that_stopped_has_an_alarm_until_it_changes_again(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_field_alarm_lasts_until_the_field_changes(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, shop_of_fields(stopped=1))
     (alarm,) = check(freshet, "--check")
@@ -121,13 +117,13 @@ def test_a_field_that_stopped_has_an_alarm_until_it_changes_again(
     assert check(freshet, "--check") == []
 
 
-def test_fields_are_rated_in_parts(
+def test_fields_are_checked_in_batches(
     stored: Stored, freshet: Freshet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, uri = stored
     rows = shop_of_fields(stopped=0)
     late = {"stock": regular(8), "price": regular()}
-    rows[50] = with_fields(f"{SHOP}/50", late)
+    rows[50] = page_with_fields(f"{SHOP}/50", late)
     put(db, uri, rows)
     monkeypatch.setattr(silence, "PAGES_AT_ONCE", 7)
     monkeypatch.setattr(silence, "MAX_SAMPLED_PAGES", 30)
@@ -140,7 +136,7 @@ def test_fields_are_rated_in_parts(
     assert (alarm["target"], alarm["field"]) == (f"{SHOP}/50", "stock")
 
 
-def test_a_field_that_stopped_on_many_pages_is_one_alarm(stored: Stored, freshet: Freshet) -> None:
+def test_field_silent_on_many_pages_raises_one_alarm(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop_of_fields(stopped=20))
     for _ in range(2):
         (alarm,) = check(freshet, "--check")
@@ -149,23 +145,19 @@ def test_a_field_that_stopped_on_many_pages_is_one_alarm(stored: Stored, freshet
     assert stored[0].alarms.count_documents({}) == 1
 
 
-def test_a_silent_page_has_one_alarm_for_all_of_its_fields(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_silent_page_raises_one_alarm_for_all_fields(stored: Stored, freshet: Freshet) -> None:
     rows = shop_of_fields(stopped=0)
-    rows[0] = with_fields(f"{SHOP}/0", dict.fromkeys(FIELDS, regular(8)))
+    rows[0] = page_with_fields(f"{SHOP}/0", dict.fromkeys(FIELDS, regular(8)))
     put(*stored, rows)
     assert [alarm["field"] for alarm in check(freshet, "--check")] == [""]
 
 
-def test_fields_of_other_selectors_are_not_rated(stored: Stored, freshet: Freshet) -> None:
+def test_fields_of_old_selectors_are_not_checked(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop_of_fields(stopped=1, digest="edited"))
     assert check(freshet, "--check") == []
 
 
-def test_a_replan_checks_for_silence_and_a_dry_run_does_not(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_replan_checks_for_silence_but_dry_run_does_not(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop(stopped=1))
     for options, count in ((["--dry-run"], 0), ([], 1)):
         done = run(freshet, "replan", "--budget", "60/day", *options, hours=clock())
@@ -173,19 +165,17 @@ def test_a_replan_checks_for_silence_and_a_dry_run_does_not(
         assert stored[0].alarms.count_documents({}) == count
 
 
-def test_an_open_alarm_is_a_reason_in_explain_and_counts_on_the_board(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_open_alarm_is_explained_and_counted(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, shop(stopped=1))
     assert len(check(freshet, "--check")) == 1
     explained = in_json(freshet, "explain", f"{SHOP}/0", hours=clock())
     assert explained["reasons"][0].startswith("Open alarm: no change since 2026-02-15 10:00 UTC")
     assert "Open alarm" not in str(in_json(freshet, "explain", f"{SHOP}/1", hours=clock()))
-    assert on(uri, lambda there: alarms.count_open(there, ["shop", "other"])) == {"shop": 1}
+    assert on(uri, lambda adb: alarms.count_open(adb, ["shop", "other"])) == {"shop": 1}
 
 
-def test_the_alarms_can_be_turned_off(stored: Stored, freshet: Freshet) -> None:
+def test_alarms_can_be_disabled(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop(stopped=1))
     off = {"FRESHET_SILENCE_FALSE_ALARMS_PER_WEEK": 0}
     done = run(freshet, "silence", "--check", hours=clock(), **off)
@@ -195,7 +185,7 @@ def test_the_alarms_can_be_turned_off(stored: Stored, freshet: Freshet) -> None:
     assert (missing.code, "site not found: 'nosuch'" in missing.err) == (1, True)
 
 
-def test_the_alarms_of_a_forgotten_page_are_deleted(stored: Stored, freshet: Freshet) -> None:
+def test_forgetting_a_page_deletes_its_alarms(stored: Stored, freshet: Freshet) -> None:
     put(*stored, shop(stopped=1))
     assert len(check(freshet, "--check")) == 1
     done = run(freshet, "forget", f"{SHOP}/0", "--yes", hours=clock())
@@ -203,18 +193,18 @@ def test_the_alarms_of_a_forgotten_page_are_deleted(stored: Stored, freshet: Fre
     assert stored[0].alarms.count_documents({}) == 0
 
 
-def test_alarms_are_bounded_and_deleted_a_year_after_their_end(
+def test_alarms_are_bounded_and_expire_after_a_year(
     stored: Stored,
 ) -> None:
     db, uri = stored
     on(uri, prepare)
-    many = [
+    silences = [
         Silence("shop", f"{SHOP}/{i}", BEGIN, NOW, i / 10_000, "no change") for i in range(1200)
     ]
 
     async def record(db: Database) -> tuple[int, int, int]:
-        first = await alarms.record_silences(db, ["shop"], many, NOW)
-        again = await alarms.record_silences(db, ["shop"], many, NOW)
+        first = await alarms.record_silences(db, ["shop"], silences, NOW)
+        again = await alarms.record_silences(db, ["shop"], silences, NOW)
         shown = await alarms.open_alarms(db, ["shop"])
         assert shown[0]["target"] == f"{SHOP}/0"
         return first, again, len(shown)

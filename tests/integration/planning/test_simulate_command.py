@@ -32,7 +32,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
 SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
 B, HALF = 265, 132.5
-# Range of requests per day of the paper's rules on polled changes, without those of ended pages.
+# Expected range of requests per day of the paper's rules, without requests to ended pages.
 GROUPS_SPEND = (250, 273)
 
 
@@ -42,7 +42,7 @@ def hours(moment: datetime) -> float:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Write a small trace: 24 pages of three sources, changed around 09:00, rarely to daily."""
+    """Write a small trace: 24 pages of three sources that change at 09:00, from rarely to daily."""
     chance = random.Random(7)
     changes, pages = [], []
     for i in range(24):
@@ -89,7 +89,7 @@ def visits_in(path: Path, ids: tuple[str, ...]) -> Times:
     return Times(first, np.array([time for times in at.values() for time in times]))
 
 
-def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, row: Any) -> None:
+def check_figures(folder: Path, changes: Path, split: datetime, stop: datetime, row: Any) -> None:
     """Check a row's figures against the visits it wrote."""
     trace = read_trace(changes)
     visits = visits_in(folder / f"{row['policy']}_{row['budget']:.12g}.csv.gz", trace.ids)
@@ -104,9 +104,7 @@ def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, r
         assert row["by_source"][name] == pytest.approx(getattr(totals.by_source, of), abs=1e-6)
 
 
-def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
-    bare: Freshet, trace: Path
-) -> None:
+def test_writes_visits_for_each_policy_and_budget(bare: Freshet, trace: Path) -> None:
     out = trace / "new" / "visits"
     simulation = simulated(
         bare, trace, "--policy", "optimal", "--policy", "age", "--policy", "adaptive",
@@ -119,14 +117,14 @@ def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
         f"{policy}_{budget:g}.csv.gz" for policy, budget in pairs
     )
     for row in rows:
-        same_figures(out, trace / "changes.csv", SPLIT, STOP, row)
+        check_figures(out, trace / "changes.csv", SPLIT, STOP, row)
         assert sum(row["visits_by_week"]) == row["visits"]
     assert rows[4] | {"budget": 6.5} == rows[5]
     assert (simulation["pages"], simulation["sources"], simulation["closed_loop"]) == (24, 3, False)
     assert simulation["start"] == "2024-01-01T00:00:00Z"
 
 
-def test_policies_spend_their_budget_and_optimal_is_worth_it(bare: Freshet, trace: Path) -> None:
+def test_optimal_beats_uniform_at_the_same_budget(bare: Freshet, trace: Path) -> None:
     simulation = simulated(
         bare, trace, "--policy", "optimal", "--policy", "uniform", "--budget", "12"
     )
@@ -140,7 +138,7 @@ def test_policies_spend_their_budget_and_optimal_is_worth_it(bare: Freshet, trac
     assert 23 < daily["requests_per_day"] <= 24
 
 
-def test_a_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: Path) -> None:
+def test_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: Path) -> None:
     simulation = simulated(
         bare, trace, "--closed-loop", "--budget", "12", "--visits-out", trace / "v",
         "--replan-every", "3.5",
@@ -150,12 +148,12 @@ def test_a_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: 
     assert simulation["replan_every_days"] == 3.5
     assert row["visits_by_week"][0] == 24 * 7
     assert max(row["visits_by_week"][1:]) < 12 * 7 * 1.05
-    same_figures(trace / "v", trace / "changes.csv", SPLIT, STOP, row)
+    check_figures(trace / "v", trace / "changes.csv", SPLIT, STOP, row)
     visits = visits_in(trace / "v" / "optimal_12.csv.gz", read_trace(trace / "changes.csv").ids)
     assert visits.at.min() < hours(START) + 24
 
 
-def test_a_daily_cap_holds(bare: Freshet, trace: Path) -> None:
+def test_daily_cap_is_never_exceeded(bare: Freshet, trace: Path) -> None:
     simulation = simulated(
         bare, trace, "--policy", "optimal", "--policy", "adaptive", "--budget", "12",
         "--daily-cap", "13",
@@ -163,7 +161,7 @@ def test_a_daily_cap_holds(bare: Freshet, trace: Path) -> None:
     assert [row["busiest_day"] for row in simulation["results"]] == [13, 13]
 
 
-def test_what_is_printed_has_a_line_for_each_pair(bare: Freshet, trace: Path) -> None:
+def test_output_has_a_line_for_each_policy_and_budget(bare: Freshet, trace: Path) -> None:
     result = bare(
         "simulate", "pages", "--changes", trace / "changes.csv", *SPAN,
         "--policy", "groups", "--policy", "uniform", "--budget", 12, "--budget", 6,
@@ -179,7 +177,9 @@ def test_what_is_printed_has_a_line_for_each_pair(bare: Freshet, trace: Path) ->
 
 
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
-def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
+def test_plot_is_written_and_reproducible(
+    bare: Freshet, trace: Path, name: str, begins: bytes
+) -> None:
     args = ("--policy", "uniform", "--budget", 12, "--budget", 6, "--plot", trace / name)
     simulation = simulated(bare, trace, *args)
     drawn = (trace / name).read_bytes()
@@ -190,7 +190,7 @@ def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes
     assert (trace / name).read_bytes() == drawn
 
 
-def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
+def test_default_period_spans_the_trace(bare: Freshet, trace: Path) -> None:
     files = ("--changes", trace / "changes.csv")
     result = run(bare, "simulate", "pages", *files, "--budget", 12, "--json")
     simulation = json.loads(result.out)
@@ -199,7 +199,7 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
     assert simulation["split"] == "2024-01-14T23:20:00Z"
 
 
-def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
+def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
     write(trace / "changes.csv", ("page_id", "commit_time_utc"), [("p0", START.isoformat())])
     simulation = simulated(bare, trace, "--budget", "12")
     (row,) = simulation["results"]
@@ -252,7 +252,7 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
          "pages.csv, line 1: column not found: commit_time_utc"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_one_line_and_nothing_is_written(
+def test_invalid_input_is_one_line_and_writes_nothing(
     bare: Freshet, trace: Path, args: list[str], message: str
 ) -> None:
     before = {path.name for path in trace.iterdir()}
@@ -265,7 +265,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     assert {path.name for path in trace.iterdir()} == before
 
 
-def test_a_budget_that_becomes_too_small_is_one_line(bare: Freshet, trace: Path) -> None:
+def test_budget_that_becomes_too_small_is_a_one_line_error(bare: Freshet, trace: Path) -> None:
     changes = [(f"p{i}", (SPLIT + timedelta(hours=9 * i)).isoformat()) for i in range(24)]
     write(trace / "changes.csv", ("page_id", "commit_time_utc"), changes)
     files = ("--changes", trace / "changes.csv")
@@ -274,7 +274,7 @@ def test_a_budget_that_becomes_too_small_is_one_line(bare: Freshet, trace: Path)
     assert "targets visited every 28 days need 0." in result.complaint
 
 
-def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -> None:
+def test_ended_pages_have_no_figures(bare: Freshet, trace: Path) -> None:
     write(trace / "pages.csv", ("page_id", "source_id", "until_utc"),
         [(f"p{i}", "s", SPLIT.isoformat()) for i in range(24)])  # fmt: skip
     (row,) = simulated(bare, trace, "--budget", "5")["results"]
@@ -296,7 +296,7 @@ def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -
         ),
     ],
 )
-def test_wrong_usage_is_said(bare: Freshet, args: list[str], message: str) -> None:
+def test_invalid_usage_exits_with_2(bare: Freshet, args: list[str], message: str) -> None:
     result = run(bare, "simulate", *args)
     assert result.code == 2
     assert message in result.out + result.err
@@ -305,38 +305,38 @@ def test_wrong_usage_is_said(bare: Freshet, args: list[str], message: str) -> No
 # Your own history.
 
 
-def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
+def test_stored_history_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
     nothing = run(freshet, "simulate", "pages", "--history", "--budget", 5)
     assert "no observations to simulate" in nothing.complaint
     changes = (0, 0, 0, 2, 14)
     put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
-    simulation = json.loads(simulated_past(freshet, "--policy", "uniform", "--json").out)
+    simulation = json.loads(simulated_history(freshet, "--policy", "uniform", "--json").out)
     assert simulation["pages"] == 5
-    assert simulation["changes"] == 10, "of the two weeks that are judged, after one to learn from"
+    assert simulation["changes"] == 10, "of the two weeks of evaluation, after one week of training"
     (row,) = simulation["results"]
     assert row["requests_per_day"] == pytest.approx(5, abs=0.5)
     assert 0.7 < row["freshness"] < 1
-    of_one = json.loads(simulated_past(freshet, "shop", "--policy", "uniform", "--json").out)
+    of_one = json.loads(simulated_history(freshet, "shop", "--policy", "uniform", "--json").out)
     assert of_one == simulation
-    assert "no targets of 'shoe'" in simulated_past(freshet, "shoe", code=1).complaint
+    assert "no targets of 'shoe'" in simulated_history(freshet, "shoe", code=1).complaint
 
 
-def test_the_own_past_is_simulated_with_the_budget_of_the_plan(
+def test_history_simulation_defaults_to_the_current_budget(
     stored: tuple[Db, str], freshet: Freshet
 ) -> None:
     changes = (0, 1, 2, 7, 14)
     put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
-    unplanned = simulated_past(freshet, "--json", budget=None)
+    unplanned = simulated_history(freshet, "--json", budget=None)
     assert [row["budget"] for row in json.loads(unplanned.out)["results"]] == [5], "daily visits"
     planned = run(freshet, "replan", "--budget", "3/day", hours=clock())
     assert planned.code == 0, planned.err
-    shown = simulated_past(freshet, budget=None)
+    shown = simulated_history(freshet, budget=None)
     assert "The budget is the current one, 3 requests a day. Set it with --budget." in shown.out
-    simulation = json.loads(simulated_past(freshet, "shop", "--json", budget=None).out)
+    simulation = json.loads(simulated_history(freshet, "shop", "--json", budget=None).out)
     assert [row["budget"] for row in simulation["results"]] == [3]
 
 
-def simulated_past(
+def simulated_history(
     freshet: Freshet, *args: object, code: int = 0, budget: float | None = 5
 ) -> Result:
     options = () if budget is None else ("--budget", budget)
@@ -364,7 +364,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
         assert result.code == 0, result.err
         rows: list[Any] = json.loads(result.out)["results"]
         for row in rows:
-            same_figures(folder, changes, SPLIT, datetime(2024, 3, 4, tzinfo=UTC), row)
+            check_figures(folder, changes, SPLIT, datetime(2024, 3, 4, tzinfo=UTC), row)
         return rows
 
     return simulate
@@ -372,7 +372,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @needs_eval
 @pytest.mark.soak
-def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
+def test_freshness_targets_on_real_pages(real: Any) -> None:
     budgets = [word for budget in (HALF, B, 2 * B) for word in ("--budget", budget)]
     half, single, two = real("--policy", "optimal", *budgets)
     assert single["freshness"] >= 0.855
@@ -387,7 +387,7 @@ def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
 
 @needs_eval
 @pytest.mark.soak
-def test_real_pages_under_a_daily_cap(real: Any) -> None:
+def test_daily_cap_on_real_pages(real: Any) -> None:
     (row,) = real("--budget", B, "--daily-cap", B)
     assert row["busiest_day"] <= B
     assert row["freshness"] >= 0.845
@@ -395,7 +395,7 @@ def test_real_pages_under_a_daily_cap(real: Any) -> None:
 
 @needs_eval
 @pytest.mark.soak
-def test_what_others_reach_on_real_pages(real: Any) -> None:
+def test_paper_groups_need_more_requests_on_real_pages(real: Any) -> None:
     (groups,) = real("--policy", "groups", "--budget", B)
     assert GROUPS_SPEND[0] <= groups["requests_per_day"] <= GROUPS_SPEND[1]
     assert groups["freshness"] == pytest.approx(0.777, abs=0.004)
@@ -406,7 +406,7 @@ def test_what_others_reach_on_real_pages(real: Any) -> None:
 
 @needs_eval
 @pytest.mark.soak
-def test_a_cold_start_on_real_pages(real: Any) -> None:
+def test_cold_start_on_real_pages(real: Any) -> None:
     (row,) = real("--budget", B, "--closed-loop")
     assert row["freshness"] >= 0.83
     assert row["age_days"] <= 0.18

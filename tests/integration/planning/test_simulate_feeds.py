@@ -26,8 +26,8 @@ from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread
 
-# EVAL_DATA: a folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds;
-# REFEREE: an optional program that scores files of visits against this trace.
+# EVAL_DATA: a folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds.
+# # REFEREE: an optional independent scorer for files of visits against this trace.
 EVAL_DATA, REFEREE = os.environ.get("EVAL_DATA"), os.environ.get("REFEREE")
 needs_eval = pytest.mark.skipif(
     not EVAL_DATA, reason="EVAL_DATA is not set to a folder with the trace of real feeds"
@@ -43,7 +43,7 @@ Moments = dict[str, list[float]]
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Write a small trace: 20 feeds of size five, with zero to ten posts a day."""
+    """Write a small trace: 20 feeds of feed size 5, with zero to ten posts a day."""
     chance, posts = random.Random(7), []
     for i in range(20):
         for day in range(6 * 7):
@@ -103,17 +103,17 @@ def until(moments: Moments, end: float) -> Moments:
     return {target: [at for at in times if at <= end] for target, times in moments.items()}
 
 
-def windows_in(path: Path) -> dict[str, int]:
+def feed_sizes_in(path: Path) -> dict[str, int]:
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["window_size_S"]]
     return {row["feed_id"]: int(row["window_size_S"]) for row in rows}
 
 
-def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[str, Any]:
-    """Score visits."""
+def score_visits(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[str, Any]:
+    """Score visits post by post: missed, uncollected and collected posts, and the delay."""
     start, stop = SPLIT.timestamp(), STOP.timestamp()
     counts: dict[str, int] = {"missed": 0, "uncollected": 0, "collected": 0}
-    waited = never = spent = 0.0
+    total_delay = never = spent = 0.0
     for feed, window in windows.items():
         inside = [at for at in posts.get(feed, ()) if start < at <= stop]
         fetches = [at for at in visits.get(feed, ()) if start <= at <= stop]
@@ -125,14 +125,14 @@ def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[st
                 counts["missed"] += 1
             elif index < len(fetches):
                 counts["collected"] += 1
-                waited += until - at
+                total_delay += until - at
             else:
                 counts["uncollected"] += 1
     total = sum(counts.values())
     shares = {f"{fate}_pct": 100 * counts[fate] / total for fate in ("missed", "uncollected")}
     return shares | {
         "lost_pct": sum(shares.values()),
-        "delay_h": waited / counts["collected"] / 3600 if counts["collected"] else None,
+        "delay_h": total_delay / counts["collected"] / 3600 if counts["collected"] else None,
         "never_visited": never,
         "spent": spent,
         "posts": total,
@@ -140,28 +140,26 @@ def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[st
     }
 
 
-def same_figures(
+def check_figures(
     trace: Path, out: Path, simulation: dict[str, Any], posts: str = "posts.csv"
 ) -> None:
     """Check the figures of all rows against the visits they wrote."""
     posted = moments_in(trace / posts, "feed_id", "posted_at_utc")
-    windows = windows_in(trace / "feeds.csv")
+    windows = feed_sizes_in(trace / "feeds.csv")
     for row in simulation["results"]:
         path = out / f"{row['policy']}_{row['visits']}.csv.gz"
-        truth = counted(posted, moments_in(path, "target", "at"), windows)
+        truth = score_visits(posted, moments_in(path, "target", "at"), windows)
         assert {name: row[name] for name in truth} == pytest.approx(truth, abs=1e-6)
 
 
-def test_each_policy_is_tried_with_each_number_and_its_visits_are_written(
-    bare: Freshet, trace: Path
-) -> None:
+def test_writes_visits_for_each_policy_and_number(bare: Freshet, trace: Path) -> None:
     out = trace / "new" / "visits"
     options = [*option("--policy", *POLICIES), *option("--visits", 40, 7, "5x", "5N", 100)]
     simulation = simulated(bare, trace, *options, "--visits-out", out)
     pairs = [(row["policy"], row["visits"]) for row in simulation["results"]]
     assert pairs == [(policy, visits) for policy in POLICIES for visits in (40, 7, 100)]
     assert {path.name for path in out.iterdir()} == {f"{p}_{v}.csv.gz" for p, v in pairs}
-    same_figures(trace, out, simulation)
+    check_figures(trace, out, simulation)
     assert all(row["spent"] <= row["visits"] for row in simulation["results"])
     assert [row["policy"] for row in simulation["means"]] == list(POLICIES)
     assert (simulation["kind"], simulation["feeds"]) == ("feeds", 20)
@@ -170,7 +168,7 @@ def test_each_policy_is_tried_with_each_number_and_its_visits_are_written(
     ]  # fmt: skip
 
 
-def test_means_are_those_over_all_numbers_of_visits(bare: Freshet, trace: Path) -> None:
+def test_means_average_over_all_numbers_of_visits(bare: Freshet, trace: Path) -> None:
     simulation = simulated(bare, trace, *option("--visits", 20, 100, 400), "--policy", "uniform")
     (mean,) = simulation["means"]
     for name in FIGURES:
@@ -178,29 +176,29 @@ def test_means_are_those_over_all_numbers_of_visits(bare: Freshet, trace: Path) 
         assert mean[name] == pytest.approx(sum(values) / 3)
 
 
-def test_fewer_posts_are_missed_by_who_knows_how_many_come(bare: Freshet, trace: Path) -> None:
+def test_rate_aware_policies_miss_fewer_posts(bare: Freshet, trace: Path) -> None:
     simulation = simulated(bare, trace, *option("--policy", *POLICIES), "--visits", 120)
     optimal, uniform, *others = (row["missed_pct"] for row in simulation["results"])
     assert max(optimal, *others) < uniform
 
 
-def test_a_policy_does_not_know_what_comes(bare: Freshet, trace: Path) -> None:
+def test_policies_do_not_see_future_posts(bare: Freshet, trace: Path) -> None:
     options = [*option("--policy", *POLICIES), "--visits", 200, "--visits-out"]
     simulated(bare, trace, *options, trace / "one")
     append(trace / "posts.csv", *(f"f3,2024-02-0{day}T{hour:02}:10:00Z"
                                   for day in (2, 3, 4) for hour in range(24)))  # fmt: skip
     simulated(bare, trace, *options, trace / "other")
-    surprise = datetime(2024, 2, 2, tzinfo=UTC).timestamp()
+    burst_start = datetime(2024, 2, 2, tzinfo=UTC).timestamp()
     for policy in POLICIES:
         visits, other = (
             moments_in(trace / out / f"{policy}_200.csv.gz", "target", "at")
             for out in ("one", "other")
         )
-        assert until(visits, surprise) == until(other, surprise)
-        assert visits == other or policy == "optimal", "it alone learns from its visits"
+        assert until(visits, burst_start) == until(other, burst_start)
+        assert visits == other or policy == "optimal", "only optimal learns from its visits"
 
 
-def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
+def test_omitted_posts_and_feeds_are_reported(bare: Freshet, trace: Path) -> None:
     before = simulated(bare, trace, "--visits", 40)
     append(trace / "feeds.csv", "silent,3", "unknown,")
     append(trace / "posts.csv", "unknown,2024-01-25T00:00:00Z", "other,2024-01-25T00:00:00Z")
@@ -216,7 +214,7 @@ def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
     ]
 
 
-def test_what_is_printed_has_a_line_for_each_and_the_means(bare: Freshet, trace: Path) -> None:
+def test_output_has_a_line_for_each_policy_and_the_means(bare: Freshet, trace: Path) -> None:
     options = [*option("--policy", "min-missing", "uniform"), *option("--visits", "2x", 100)]
     result = run(bare, *words(trace, *options))
     assert (result.code, result.err) == (0, "")
@@ -233,7 +231,9 @@ def test_what_is_printed_has_a_line_for_each_and_the_means(bare: Freshet, trace:
 
 
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
-def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
+def test_plot_is_written_and_reproducible(
+    bare: Freshet, trace: Path, name: str, begins: bytes
+) -> None:
     options = [*option("--policy", "optimal", "uniform"), *option("--visits", 20, 60)]
     simulated(bare, trace, *options, "--plot", trace / name)
     drawn = (trace / name).read_bytes()
@@ -243,7 +243,7 @@ def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes
     assert (trace / name).read_bytes() == drawn
 
 
-def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
+def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("f0", "2024-01-03T00:00:00Z")])
     simulation = simulated(bare, trace, "--visits", 20, "--plot", trace / "p.svg")
     (row,), (mean,) = simulation["results"], simulation["means"]
@@ -251,7 +251,7 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     assert {row[name] for name in FIGURES} == {mean[name] for name in FIGURES} == {None}
 
 
-def test_a_closed_loop_knows_no_more_than_its_own_visits_saw(bare: Freshet, trace: Path) -> None:
+def test_closed_loop_learns_only_from_its_own_visits(bare: Freshet, trace: Path) -> None:
     loop = simulated(bare, trace, "--closed-loop", "--replan-every", 2, "--visits", "6x")
     assert (loop["closed_loop"], loop["replan_every_days"]) == (True, 2)
     informed = simulated(bare, trace, "--visits", "6x")
@@ -262,10 +262,10 @@ def test_a_closed_loop_knows_no_more_than_its_own_visits_saw(bare: Freshet, trac
     assert row["lost_pct"] > other["lost_pct"]
 
 
-def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: Path) -> None:
+def test_replan_every_sets_the_interval_between_plans(bare: Freshet, trace: Path) -> None:
     with (trace / "posts.csv").open(encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    # The busiest feeds fall silent immediately after the first plan.
+    # The busiest feeds stop posting immediately after the first plan.
     silent = {"f17", "f18", "f19"}
     rows = [row for row in rows if row[0] not in silent or datetime.fromisoformat(row[1]) <= SPLIT]
     write(trace / "posts.csv", (header[0], header[1]), [(row[0], row[1]) for row in rows])
@@ -278,7 +278,7 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
     assert (often["replan_every_days"], once["replan_every_days"]) == (1, 21)
     visits = [moments_in(trace / out / "optimal_120.csv.gz", "target", "at")
               for out in ("often", "once")]  # fmt: skip
-    assert visits[0] != visits[1], "a replan learns from the visits since the one before"
+    assert visits[0] != visits[1], "a replan uses the visits since the last replan"
     # A single plan covers the whole period: all weeks are alike, except for rare visits.
     weekly = [at for at in visits[1].values() if len(at) >= 6]
     assert weekly
@@ -287,14 +287,14 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
         assert len(slots) <= len(at) / 2
 
 
-def test_fewer_visits_than_the_longest_interval_takes_are_noted(bare: Freshet, trace: Path) -> None:
+def test_warns_if_visits_cannot_cover_the_longest_interval(bare: Freshet, trace: Path) -> None:
     note = "plans visit each feed at least every 24 weeks, which takes 3 visits"
     assert note in run(bare, *words(trace, "--visits", 2)).out
     assert note not in run(bare, *words(trace, "--visits", 3)).out
     assert note not in run(bare, *words(trace, "--visits", 2, "--policy", "uniform")).out
 
 
-def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
+def test_default_period_spans_the_trace(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"),
           [("f0", f"2024-01-0{day}T00:00:00Z") for day in (4, 1, 8)])  # fmt: skip
     simulation = in_json(bare, "simulate", "feeds", "--posts", trace / "posts.csv", "--visits", 20)
@@ -338,7 +338,7 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
          "feeds.csv, line 1: column not found: posted_at_utc"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_one_line_and_nothing_is_written(
+def test_invalid_input_is_one_line_and_writes_nothing(
     bare: Freshet, trace: Path, args: list[str], message: str
 ) -> None:
     before = {path.name for path in trace.iterdir()}
@@ -349,7 +349,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     assert {path.name for path in trace.iterdir()} == before
 
 
-def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Path) -> None:
+def test_trace_without_posts_of_its_feeds_is_a_one_line_error(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("x", "2024-01-03T00:00:00Z")])
     result = run(bare, *words(trace, "--visits", 40))
     assert result.complaint == (
@@ -377,13 +377,13 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
         ),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_said(bare: Freshet, args: list[str], message: str) -> None:
+def test_invalid_usage_exits_with_2(bare: Freshet, args: list[str], message: str) -> None:
     result = run(bare, "simulate", *args)
     assert result.code == 2
     assert message in result.out + result.err
 
 
-def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> None:
+def test_help_lists_options_by_kind_with_examples(bare: Freshet) -> None:
     shown = run(bare, "simulate", "--help").out
     both, _, rest = shown.partition("\nPages\n")
     pages, _, feeds = rest.partition("\nFeeds\n")
@@ -394,7 +394,7 @@ def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> 
         assert f"\nExample: scrapy simulate {kind}" in shown
 
 
-def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
+def test_check_rejects_policies_over_their_budget() -> None:
     span = Span(0, 10, 20)
     check("uniform", 2, Times(np.array([0, 2]), np.array([10.0, 20.0])), span)
     with pytest.raises(RuntimeError, match="uniform used 2 of 1 visits"):
@@ -411,7 +411,7 @@ def feed(url: str, posts: Iterable[datetime], feed_size: int = 5, **own: object)
     return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=feed_size, **own)
 
 
-def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
+def test_stored_history_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
     command = ("simulate", "feeds", "--visits", "7x", "--policy", "uniform", "--history")
     nothing = run(freshet, *command)
     assert nothing.complaint == (
@@ -422,7 +422,7 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     put(*stored, [*daily, unread, page("https://shop.example/1", spread(14, 9))])
     simulation = in_json(freshet, *command, "--visits-out", freshet.folder, hours=clock())
     assert (simulation["feeds"], simulation["left_out"]) == (3, {"feeds": 1, "posts": 0})
-    assert simulation["posts"] == 16, "of the two weeks that are judged, after one to learn from"
+    assert simulation["posts"] == 16, "of the two weeks of evaluation, after one week of training"
     (row,) = simulation["results"]
     assert (row["spent"], row["missed_pct"], row["collected"]) == (21, 0, 16)
     assert 15 < row["delay_h"] < 40
@@ -437,7 +437,7 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     assert [row["visits"] for row in as_planned["results"]] == [28], "2 a day for two weeks"
 
 
-def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshet) -> None:
+def test_stated_post_dates_are_used(stored: tuple[Db, str], freshet: Freshet) -> None:
     began, seen = in_minutes(BEGIN), in_minutes(BEGIN + 14 * DAY)
     dates = [seen - 6 * 60, 0, seen + 60]
     past = History.begin(began).extended(seen, [(began, seen, date) for date in dates])
@@ -448,10 +448,10 @@ def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshe
     times = ("--split", split.isoformat(), "--to", (split + 7 * HOUR).isoformat())
     (row,) = in_json(freshet, *command, *times, hours=clock())["results"]
     assert row["posts"] == 3
-    assert row["delay_h"] == pytest.approx(6 / 3), "six hours of one, none of the others"
+    assert row["delay_h"] == pytest.approx(6 / 3), "six hours for one post, none for the others"
 
 
-def test_feeds_are_no_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
+def test_feeds_are_excluded_from_simulate_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
     put(*stored, [feed("https://feeds.example/", spread(21, 9)), page("https://shop.example/1")])
     simulation = in_json(freshet, "simulate", "pages", "--history", "--budget", 1, hours=clock())
     assert (simulation["pages"], simulation["changes"]) == (1, 0)
@@ -479,16 +479,16 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
 
 @needs_eval
 @pytest.mark.soak
-def test_figures_of_real_feeds_are_those_of_their_visits(real: tuple[dict[str, Any], Path]) -> None:
+def test_figures_of_real_feeds_match_their_visits(real: tuple[dict[str, Any], Path]) -> None:
     simulation, out = real
-    same_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, simulation, "posts.csv.gz")
+    check_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, simulation, "posts.csv.gz")
     assert (simulation["feeds"], simulation["posts"]) == (1_000, 23_607)
 
 
 @needs_eval
 @pytest.mark.soak
 @pytest.mark.skipif(not REFEREE, reason="REFEREE is not set to a program that scores visits")
-def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any], Path]) -> None:
+def test_independent_scorer_gives_the_same_figures(real: tuple[dict[str, Any], Path]) -> None:
     (simulation, out), scorer = real, runpy.run_path(str(REFEREE))
     busy = Path(str(EVAL_DATA)) / "feeds" / "busy"
     posts = scorer["grouped"](busy / "posts.csv.gz", "feed_id", "posted_at_utc")
@@ -496,14 +496,14 @@ def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any
         path = out / f"{row['policy']}_{row['visits']}.csv.gz"
         visits = scorer["grouped"](path, "target", "at")
         moments = SPLIT.timestamp(), STOP.timestamp()
-        truth = scorer["score_feeds"](posts, visits, windows_in(busy / "feeds.csv"), *moments)
+        truth = scorer["score_feeds"](posts, visits, feed_sizes_in(busy / "feeds.csv"), *moments)
         for name in (*FIGURES, "never_visited", "posts"):
             assert row[name] == pytest.approx(truth[name], abs=1e-6)
 
 
 @needs_eval
 @pytest.mark.soak
-def test_real_feeds_lose_as_few_posts_as_they_should(real: tuple[dict[str, Any], Path]) -> None:
+def test_missed_post_targets_on_real_feeds(real: tuple[dict[str, Any], Path]) -> None:
     means = {row["policy"]: row for row in real[0]["means"]}
     for policy, (missed, delay) in KNOWN.items():
         assert means[policy]["missed_pct"] == pytest.approx(missed, abs=0.3)

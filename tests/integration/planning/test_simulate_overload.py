@@ -52,7 +52,7 @@ def simulated(freshet: Freshet, *args: object) -> dict[str, Any]:
     return results
 
 
-def test_without_a_file_it_is_the_paper_s_mix_at_load_two(bare: Freshet) -> None:
+def test_default_is_the_mix_of_the_paper_at_load_two(bare: Freshet) -> None:
     simulation = simulated(bare)
     assert (simulation["load"], simulation["hours"], simulation["cells"]) == (2.0, 24.0, 100)
     assert list(simulation["policies"]) == list(POLICIES)
@@ -70,7 +70,7 @@ def test_without_a_file_it_is_the_paper_s_mix_at_load_two(bare: Freshet) -> None
     assert value["freshness"] > paper["freshness"] + 0.1
 
 
-def test_load_and_equal_costs(bare: Freshet) -> None:
+def test_load_and_equal_costs_options(bare: Freshet) -> None:
     simulation = simulated(bare, "--load", "1.05", "--equal-costs")
     assert simulation["load"] == pytest.approx(1.05)
     groups = simulation["policies"]["expected-ratio"]["groups"]
@@ -80,7 +80,7 @@ def test_load_and_equal_costs(bare: Freshet) -> None:
     assert starved["dynamic"]["ratio"] > 0.95
 
 
-def test_a_file_says_its_own_mix(bare: Freshet, mix: Path) -> None:
+def test_mix_is_read_from_a_file(bare: Freshet, mix: Path) -> None:
     simulation = simulated(bare, mix, "--policy", "value")
     assert simulation["load"] == pytest.approx(2 * 4 / 300 + 600 / 3600)
     assert (simulation["hours"], simulation["seed"], list(simulation["policies"])) == (
@@ -99,7 +99,7 @@ def test_a_file_says_its_own_mix(bare: Freshet, mix: Path) -> None:
     assert simulated(bare, mix, "--policy", "value") == simulation
 
 
-def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
+def test_prints_tables_and_writes_a_plot(bare: Freshet, mix: Path, tmp_path: Path) -> None:
     chart = tmp_path / "new" / "overload.svg"
     done = run(bare, "simulate", "overload", mix, "--load", "2", "--plot", chart)
     assert (done.code, done.err) == (0, "")
@@ -127,7 +127,9 @@ def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
         ("[[cells]]\nperiod = 9\nchanges_every = 0.01", "too many changes: 8,640,000"),
     ],
 )
-def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause: str) -> None:
+def test_invalid_file_is_a_one_line_error(
+    bare: Freshet, tmp_path: Path, text: str, cause: str
+) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
     done = run(bare, "simulate", "overload", path)
@@ -147,7 +149,9 @@ def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause:
         (("overload", "none.toml"), "none.toml: No such file or directory"),
     ],
 )
-def test_a_wrong_option_is_one_line(bare: Freshet, words: tuple[str, ...], complaint: str) -> None:
+def test_invalid_option_is_a_one_line_error(
+    bare: Freshet, words: tuple[str, ...], complaint: str
+) -> None:
     done = run(bare, "simulate", *words)
     assert (done.code, done.out) == (1, "")
     assert complaint in done.complaint
@@ -162,7 +166,7 @@ def test_a_wrong_option_is_one_line(bare: Freshet, words: tuple[str, ...], compl
         (("feeds", "mix.toml"), "unexpected argument 'mix.toml'"),
     ],
 )
-def test_an_option_of_another_kind_is_a_wrong_usage(
+def test_options_of_other_simulations_are_rejected(
     bare: Freshet, words: tuple[str, ...], complaint: str
 ) -> None:
     done = run(bare, "simulate", *words)

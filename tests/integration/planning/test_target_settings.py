@@ -1,4 +1,4 @@
-"""What users set for single targets: plans and crawls honor muted targets and limits."""
+"""Settings of single targets: plans and crawls honor mutes and interval limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of(db: Db, number: int) -> Row:
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("policy", ["optimal", "uniform", "adaptive"])
-def test_a_plan_keeps_the_limits_of_a_target(stored: Stored, freshet: Freshet, policy: str) -> None:
+def test_plan_honors_target_limits(stored: Stored, freshet: Freshet, policy: str) -> None:
     db, uri = stored
     put(db, uri, some_pages(20))
     replan(freshet, "--policy", policy, "--budget", "20")
@@ -58,9 +58,7 @@ def test_a_plan_keeps_the_limits_of_a_target(stored: Stored, freshet: Freshet, p
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_muted_target_is_not_planned_and_its_budget_goes_to_others(
-    stored: Stored, freshet: Freshet
-) -> None:
+def test_muted_target_is_not_planned_and_frees_its_budget(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, some_pages(10))
     assert replan(freshet, "--budget", "10")["targets"] == 10
@@ -76,7 +74,7 @@ def test_a_muted_target_is_not_planned_and_its_budget_goes_to_others(
     assert "muted" in run(freshet, "targets", "--urls", "--match", "item/1").out
 
 
-def test_the_next_visit_moves_only_if_it_is_planned(stored: Stored) -> None:
+def test_limits_move_only_planned_visits(stored: Stored) -> None:
     db, uri = stored
     states: dict[str, Row] = {
         "planned": {}, "failed": {"consecutive_errors": 1}, "missing": {"consecutive_gone": 1},
@@ -99,12 +97,10 @@ def set_limits(uri: str, pages: Pages, name: str, *hours: float | None) -> Any:
     return on(uri, lambda opened: target_settings.set_limits(opened, key, *hours))
 
 
-def test_a_crawl_keeps_the_limits_of_a_target(
-    stored: Stored, freshet: Freshet, pages: Pages
-) -> None:
+def test_crawl_honors_target_limits(stored: Stored, freshet: Freshet, pages: Pages) -> None:
     db, uri = stored
     wrapper = begin(freshet, pages)
-    # The site visits its items every 48 hours.
+    # The site's interval for items is 48 hours.
     set_limits(uri, pages, "item-cup.html", None, 5.0)
     set_limits(uri, pages, "item-jug.html", 72.0, None)
     freshet.crawl(wrapper, hours=6)
@@ -114,7 +110,7 @@ def test_a_crawl_keeps_the_limits_of_a_target(
         assert row["next_visit"] - row["visited_at"] == hours * HOUR, name
 
 
-def test_a_change_hint_waits_for_the_minimum_interval(
+def test_change_hint_waits_for_the_minimum_interval(
     stored: Stored, freshet: Freshet, pages: Pages
 ) -> None:
     _, uri = stored
@@ -140,7 +136,7 @@ def test_a_crawl_does_not_visit_muted_targets(
     freshet.crawl(wrapper, hours=100)
     assert asked(pages) == {"/list.html": 1, "/item-cup.html": 1}
     muted = target(db, f"{pages.url}/item-jug.html")
-    assert muted["next_visit"] == NEVER, "neither a hint nor the list makes it due"
+    assert muted["next_visit"] == NEVER, "a change hint makes a muted target due"
     assert on(uri, lambda opened: target_settings.unmute(opened, key, BEGIN))
     pages.clear_log()
     freshet.crawl(wrapper, hours=101)

@@ -1,4 +1,4 @@
-"""`scrapy backup` and `scrapy restore`: whole or absent, whatever happens in between."""
+"""`scrapy backup` and `scrapy restore` either complete or leave everything unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def empty(databases: Databases) -> Iterator[tuple[Db, str]]:
 
 
 def altered(path: Path, name: str, data: bytes) -> bytes:
-    """Return a copy of a backup, in which an entry has other data."""
+    """Return a copy of a backup in which one entry has other data."""
     copy = io.BytesIO()
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(copy, "w") as target:
         for entry in source.namelist():
@@ -58,7 +58,7 @@ def altered(path: Path, name: str, data: bytes) -> bytes:
 
 @contextmanager
 def failing(command: str, skip: int, client: Client) -> Iterator[None]:
-    """Let the server reject all of Freshet's commands of a kind after the first ones."""
+    """Let the server reject Freshet's commands of this name after the first `skip` commands."""
     data = {"failCommands": [command], "appName": "freshet", "errorCode": 8}
     client.admin.command(
         {"configureFailPoint": "failCommand", "mode": {"skip": skip}, "data": data}
@@ -86,38 +86,38 @@ def test_a_restored_database_equals_the_original(
     report = in_json(freshet, "backup", path)
     assert report["collections"]["visits"] == 2500
     assert (report["bytes"], report["version"]) == (path.stat().st_size, VERSION)
-    assert path.stat().st_mode & 0o777 == 0o600, "it has password hashes"
-    there, uri = empty
+    assert path.stat().st_mode & 0o777 == 0o600, "other users can read password hashes"
+    target_db, uri = empty
     done = run(freshet, "restore", path, MONGO_URI=uri)
     assert (done.code, done.err) == (0, ""), done.err
     assert done.out.startswith(f"{report['documents']:,} documents in "), done.out
-    assert left_in(there) == rows
-    assert list(there.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
-    assert shapes(there) == here
+    assert left_in(target_db) == rows
+    assert list(target_db.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
+    assert shapes(target_db) == here
     assert [p.name for p in tmp_path.glob(".*part")] == []
 
 
-def test_a_database_in_use_is_replaced_only_on_request(
+def test_restore_replaces_existing_data_only_on_request(
     freshet: Freshet, backup: Path, empty: tuple[Db, str], filled: Db
 ) -> None:
-    there, uri = empty
-    there.versions.insert_one(dict(OLD))
-    there.notes.insert_one({"mine": True})
+    target_db, uri = empty
+    target_db.versions.insert_one(dict(OLD))
+    target_db.notes.insert_one({"mine": True})
     done = run(freshet, "restore", backup, MONGO_URI=uri)
     assert done.code == 1
     assert "is not empty: it has documents in notes. Add --replace" in done.complaint
     done = run(freshet, "restore", backup, "--replace", MONGO_URI=uri)
     assert "this deletes all current data of this database. Re-run with --yes" in done.complaint
-    assert there.versions.count_documents({}) == 1
+    assert target_db.versions.count_documents({}) == 1
     report = in_json(freshet, "restore", backup, "--replace", "--yes", MONGO_URI=uri)
     assert report["collections"]["versions"] == 1
-    assert left_in(there) == left_in(filled), "notes is gone, too"
+    assert left_in(target_db) == left_in(filled), "collection notes was not deleted"
 
 
-def test_nothing_is_written_for_a_file_that_is_not_whole(
+def test_damaged_backups_restore_nothing(
     freshet: Freshet, backup: Path, empty: tuple[Db, str], tmp_path: Path
 ) -> None:
-    there, uri = empty
+    target_db, uri = empty
     data = backup.read_bytes()
     manifest = zipfile.ZipFile(backup).read("manifest.json").decode()
     newer = json.dumps(json.loads(manifest) | {"version": {"$numberInt": str(VERSION + 1)}})
@@ -143,12 +143,12 @@ def test_nothing_is_written_for_a_file_that_is_not_whole(
         done = run(freshet, "restore", path, MONGO_URI=uri)
         assert done.code == 1, problem
         assert problem in done.complaint, done.err
-    assert left_in(there) == {}
+    assert left_in(target_db) == {}
     assert "No such file" in run(freshet, "restore", tmp_path / "none.zip").complaint
 
 
-def test_a_backup_names_only_what_it_has(backup: Path, freshet: Freshet) -> None:
-    """Other entries of the archive, and names that a restore uses itself, are refused."""
+def test_backup_with_reserved_collection_names_is_rejected(backup: Path, freshet: Freshet) -> None:
+    """Collection names that are reserved or outside the archive are refused."""
     values = json_util.loads(zipfile.ZipFile(backup).read("manifest.json"))
     for name in ("system.users", "restored_visits", "../visits", ""):
         values["collections"][0]["name"] = name
@@ -158,10 +158,10 @@ def test_a_backup_names_only_what_it_has(backup: Path, freshet: Freshet) -> None
         assert "damaged: its manifest is invalid" in done.complaint
 
 
-def test_a_backup_that_fails_leaves_no_file(
+def test_failed_backup_leaves_no_file(
     freshet: Freshet, filled: Db, tmp_path: Path, other: tuple[Db, str]
 ) -> None:
-    there, uri = other
+    target_db, uri = other
     on(uri, prepare)
     taken = tmp_path / "taken.zip"
     taken.write_text("mine")
@@ -169,8 +169,8 @@ def test_a_backup_that_fails_leaves_no_file(
     assert taken.read_text() == "mine"
     path = tmp_path / "backup.zip"
     assert "is empty. Crawl a site first" in run(freshet, "backup", path, MONGO_URI=uri).err
-    there.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
-    with failing("getMore", 1, there.client):
+    target_db.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
+    with failing("getMore", 1, target_db.client):
         done = run(freshet, "backup", path, MONGO_URI=uri)
     assert "MongoDB: visits: " in done.complaint
     link = tmp_path / ".backup.zip.part"
@@ -188,36 +188,36 @@ def test_a_backup_that_fails_leaves_no_file(
     assert [file.name for file in tmp_path.iterdir() if "backup" in file.name] == []
 
 
-def test_a_restore_that_fails_while_it_loads_changes_nothing(
+def test_restore_that_fails_while_loading_changes_nothing(
     freshet: Freshet, backup: Path, other: tuple[Db, str]
 ) -> None:
-    there, uri = other
+    target_db, uri = other
     on(uri, prepare)
-    there.versions.insert_one(dict(OLD))
-    before = left_in(there)
+    target_db.versions.insert_one(dict(OLD))
+    before = left_in(target_db)
     restore = ("restore", backup, "--replace", "--yes")
-    with failing("insert", 4, there.client):
+    with failing("insert", 4, target_db.client):
         done = run(freshet, *restore, MONGO_URI=uri)
     assert done.code == 1
     assert done.complaint.endswith("; the database is unchanged")
-    assert left_in(there) == before
-    # As after SIGKILL: the next restore begins with removing the remains.
-    there.restored_visits.insert_one({"_id": "half"})
-    there.restored_other.insert_one({"_id": "half"})
+    assert left_in(target_db) == before
+    # As after SIGKILL: the next restore first removes leftover collections.
+    target_db.restored_visits.insert_one({"_id": "half"})
+    target_db.restored_other.insert_one({"_id": "half"})
     assert run(freshet, *restore, MONGO_URI=uri).code == 0
-    assert not [name for name in there.list_collection_names() if name.startswith("restored_")]
-    assert there.visits.count_documents({}) == 2500
+    assert not [name for name in target_db.list_collection_names() if name.startswith("restored_")]
+    assert target_db.visits.count_documents({}) == 2500
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 20])
-def test_an_interrupted_switch_is_completed_by_the_next_command(
+def test_next_command_completes_an_interrupted_restore(
     freshet: Freshet, backup: Path, other: tuple[Db, str], filled: Db, renamed: int
 ) -> None:
-    there, uri = other
+    target_db, uri = other
     on(uri, prepare)
-    there.versions.insert_one(dict(OLD))
-    there.notes.insert_one({"mine": True})
-    with failing("renameCollection", renamed, there.client):
+    target_db.versions.insert_one(dict(OLD))
+    target_db.notes.insert_one({"mine": True})
+    with failing("renameCollection", renamed, target_db.client):
         done = run(freshet, "restore", backup, "--replace", "--yes", MONGO_URI=uri)
     assert done.code == 1
     assert "the restore is incomplete. The next command that opens the database" in done.complaint
@@ -226,12 +226,12 @@ def test_an_interrupted_switch_is_completed_by_the_next_command(
         health.out.split()
     )
     on(uri, prepare)
-    assert left_in(there) == left_in(filled)
-    assert shapes(there) == shapes(filled)
-    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+    assert left_in(target_db) == left_in(filled)
+    assert shapes(target_db) == shapes(filled)
+    assert target_db.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 
-def test_a_backup_of_an_older_version_is_migrated(
+def test_older_backup_is_migrated(
     freshet: Freshet, filled: Db, empty: tuple[Db, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "backup.zip"
@@ -253,33 +253,33 @@ def test_a_backup_of_an_older_version_is_migrated(
                 content = data
             if name != "collections/reading.bson":
                 target.writestr(name, content)
-    there, uri = empty
+    target_db, uri = empty
     assert run(freshet, "restore", old, MONGO_URI=uri).code == 0
-    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
-    assert len(list(there.reading.list_indexes())) == len(INDEXES["reading"]) + 1
+    assert target_db.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+    assert len(list(target_db.reading.list_indexes())) == len(INDEXES["reading"]) + 1
 
 
 @pytest.mark.soak
-def test_killed_at_any_moment_there_is_the_old_data_or_the_new(
+def test_kill_during_restore_leaves_old_or_new_data(
     freshet: Freshet, backup: Path, empty: tuple[Db, str], filled: Db
 ) -> None:
-    there, uri = empty
+    target_db, uri = empty
     new = left_in(filled)
     rng = random.Random(7)
     began = time.monotonic()
     assert freshet("restore", backup, MONGO_URI=uri).code == 0
     longest = time.monotonic() - began
     for number in range(4):
-        for name in there.list_collection_names():
-            there.drop_collection(name)
+        for name in target_db.list_collection_names():
+            target_db.drop_collection(name)
         on(uri, prepare)
-        there.versions.insert_one(dict(OLD))
-        old = left_in(there)
+        target_db.versions.insert_one(dict(OLD))
+        old = left_in(target_db)
         process = freshet.start("restore", backup, "--replace", "--yes", MONGO_URI=uri)
         is_switching = number == 3
         if is_switching:
-            # From its mark on, the next command completes the restore.
-            while process.poll() is None and not there.meta.find_one(
+            # Once the marker is set, the next command completes the restore.
+            while process.poll() is None and not target_db.meta.find_one(
                 {RESTORING: {"$exists": True}}
             ):
                 pass
@@ -288,6 +288,6 @@ def test_killed_at_any_moment_there_is_the_old_data_or_the_new(
         process.kill()
         process.communicate()
         on(uri, prepare)
-        found = left_in(there)
+        found = left_in(target_db)
         found = {name: rows for name, rows in found.items() if not name.startswith("restored_")}
         assert found in ([new] if is_switching else [old, new])

@@ -1,4 +1,4 @@
-"""Visits wait for others only as long as others may come."""
+"""Batches wait for more visits only while requests are in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_MS = 600_000
 AT = BEGIN + timedelta(minutes=1)
 
 
-def test_the_last_visits_in_flight_and_new_links_are_stored_immediately(databases: Any) -> None:
+def test_last_visits_and_new_links_are_stored_immediately(databases: Any) -> None:
     async def run(uri: str) -> None:
         async with process(uri, BEGIN, commit_ms=WAIT_MS) as crawl, asyncio.timeout(60):
             await crawl.begin()

@@ -1,4 +1,4 @@
-"""Bounded arrays of a target that other people's pages fill: the newest entries are kept."""
+"""Arrays of a target that third-party pages fill are bounded: the newest entries are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from tests.integration.harness import Db, Freshet, Pages, target
 from tests.integration.inside import run
 
-MORE = 5
+EXTRA = 5
 OLD = [f"http://old.example/{n}" for n in range(MAX_ALIASES)]
 
 
@@ -28,10 +28,10 @@ def blog(freshet: Freshet, pages: Pages) -> Path:
 
 
 @pytest.mark.soak
-def test_a_page_in_too_many_lists_keeps_its_newest_categories(
+def test_page_in_many_lists_keeps_its_newest_categories(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + MORE)]
+    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + EXTRA)]
     pages.list("list.html", [f"/tag-{tag}.html" for tag in tags])
     for tag in tags:
         pages.list(f"tag-{tag}.html", ["/item/a/"])
@@ -46,19 +46,19 @@ def test_a_page_in_too_many_lists_keeps_its_newest_categories(
     pages.list("list.html", [*(f"/tag-{tag}.html" for tag in tags), "/tag-999.html"])
     pages.list("tag-999.html", ["/item/a/"])
     freshet.crawl(wrapper, "-a", "full=1", hours=25)
-    for one in (target(database, url), *database.posts.find()):
-        assert len(one["categories"]) == len(set(one["categories"])) == MAX_CATEGORIES
-        assert one["categories"][-1] == "999"
+    for row in (target(database, url), *database.posts.find()):
+        assert len(row["categories"]) == len(set(row["categories"])) == MAX_CATEGORIES
+        assert row["categories"][-1] == "999"
 
     for tag in tags[: MAX_CATEGORIES // 2]:
         pages.list(f"tag-{tag}.html", [])
     freshet.crawl(wrapper, "-a", "full=1", hours=50)
     left = [*tags[MAX_CATEGORIES // 2 :], "999"]
-    assert sorted(target(database, url)["categories"]) == left, "only the lists that show the page"
+    assert sorted(target(database, url)["categories"]) == left, "has categories of old lists"
 
 
-@pytest.mark.parametrize("links", [["/item/a"], ["/item/a", "/item/a/"]], ids=["final", "twins"])
-def test_a_page_with_too_many_names_keeps_the_newest(
+@pytest.mark.parametrize("links", [["/item/a"], ["/item/a", "/item/a/"]], ids=["final", "both"])
+def test_page_with_many_aliases_keeps_the_newest(
     freshet: Freshet, database: Db, pages: Pages, links: list[str]
 ) -> None:
     """Aliases come from the URL of a redirect target and from URLs that redirect to the page."""
@@ -75,7 +75,7 @@ def test_a_page_with_too_many_names_keeps_the_newest(
     assert target(database, owner)["aliases"] == [*OLD[1:], *aliases]
 
 
-def test_a_feed_of_too_many_folders_keeps_the_newest(
+def test_feed_in_many_folders_keeps_the_newest_categories(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
     def imported(tags: list[str]) -> list[str]:
@@ -87,13 +87,13 @@ def test_a_feed_of_too_many_folders_keeps_the_newest(
         found: list[str] = target(database, "https://a.example/feed")["categories"]
         return found
 
-    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + MORE)]
+    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + EXTRA)]
     for start in range(0, len(tags), MAX_FEED_CATEGORIES):
         imported(tags[start : start + MAX_FEED_CATEGORIES])
-    assert imported(["new", *tags[-3:]]) == [*tags[MORE + 1 :], "new"]
+    assert imported(["new", *tags[-3:]]) == [*tags[EXTRA + 1 :], "new"]
 
 
-def test_a_feed_that_moves_on_and_on_keeps_its_newest_names(freshet: Freshet, database: Db) -> None:
+def test_repeatedly_moved_feed_keeps_its_newest_aliases(freshet: Freshet, database: Db) -> None:
     now = datetime.now(UTC)
     old, new = "http://127.0.0.1:9/old", "http://127.0.0.1:9/new"
     made = {

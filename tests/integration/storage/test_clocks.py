@@ -23,7 +23,7 @@ pytestmark = [
 ITEMS = 60
 FETCHED = 1 + ITEMS // 10 + ITEMS
 ROUNDS = 3
-# Tolerance for two readings of one clock across a socket.
+# Tolerance between two readings of the same clock, one of them over a socket.
 SLACK = timedelta(milliseconds=50)
 
 
@@ -33,9 +33,9 @@ def clock(tmp_path: Path) -> WrongClock:
 
 
 def check_log(database: Db, began: datetime, expected: dict[str, int]) -> None:
-    """Check that times are correct, the rows of each page are in order, and no change is missing.
+    """Check that times are correct, rows of each page are ordered, and no change is missing.
 
-    expected: number of contents of each page while it was visited, by path
+    expected: number of contents of each page during the visits, by path
     """
     ended = datetime.now(UTC)
     rows = defaultdict(list)
@@ -57,12 +57,12 @@ def has_stored(database: Db, visits: int) -> bool:
     return database.visits.count_documents({}) >= visits
 
 
-def edited(pages: Pages, edit: int) -> None:
+def edit_pages(pages: Pages, edit: int) -> None:
     for n in range(0, ITEMS, 2):
         pages.item(f"/item/{n}", f"Item {n}, edit {edit}")
 
 
-def test_runs_whose_clocks_differ_log_every_change_in_order(
+def test_runs_with_different_clocks_log_changes_in_order(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
     wrapper = shop(freshet, pages, ITEMS)
@@ -70,16 +70,16 @@ def test_runs_whose_clocks_differ_log_every_change_in_order(
     for edit, seconds in enumerate((STEP_SECONDS, -STEP_SECONDS, 0)):
         clock.set(seconds)
         if edit:
-            edited(pages, edit)
+            edit_pages(pages, edit)
         freshet.crawl(wrapper, "-a", "full=1", **clock.env)
-        # A visited target is not due for the next clock.
+        # Visited targets are not due again.
         freshet.crawl(wrapper, **clock.env)
     assert set(asked(pages).values()) == {ROUNDS}
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
 
 
 @pytest.mark.redis
-def test_workers_whose_clocks_differ_visit_each_page_once(
+def test_workers_with_different_clocks_visit_each_page_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:
     wrapper = shop(freshet, pages, ITEMS, concurrency=2, delay_seconds=0.01)
@@ -88,14 +88,14 @@ def test_workers_whose_clocks_differ_visit_each_page_once(
     began, words = datetime.now(UTC), ("crawl", "site", "-a", f"wrapper={wrapper}")
     for edit in range(ROUNDS):
         if edit:
-            edited(pages, edit)
-        # In each round, another machine prepares the run and the last machine ends it.
+            edit_pages(pages, edit)
+        # In each round, a different machine starts the run and a different one ends it.
         order = random.Random(edit).sample(clocks, 3)
         full = ("-a", "full=1") if edit else ()
         workers = [freshet.start(*words, *full, REDIS_URL=redis, **one.env) for one in order]
         logs = ended(workers)
         assert sum("this machine's clock is 10 min" in log for log in logs) == 2
-        # A worker that starts late begins a full run of its own.
+        # A worker that starts late begins its own full run.
         fetches = 1 + database.runs.count_documents({"full": True})
         assert set(asked(pages).values()) == {fetches}
         assert fetches > edit
@@ -104,7 +104,7 @@ def test_workers_whose_clocks_differ_visit_each_page_once(
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
 
 
-def test_a_clock_that_is_set_during_a_run_moves_nothing(
+def test_clock_steps_during_a_run_have_no_effect(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
     wrapper = shop(freshet, pages, ITEMS, concurrency=1, delay_seconds=0.05)
@@ -120,7 +120,7 @@ def test_a_clock_that_is_set_during_a_run_moves_nothing(
     assert timedelta(0) < run["finished"] - run["started"] < timedelta(minutes=1)
 
 
-def test_a_clock_that_is_hours_off_is_refused(
+def test_clock_that_is_hours_off_is_rejected(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
     wrapper = shop(freshet, pages, 10)
@@ -145,7 +145,7 @@ def test_a_clock_that_is_hours_off_is_refused(
     check_log(database, began, {})
 
 
-def test_the_doctor_shows_a_clock_that_is_off(
+def test_doctor_reports_a_wrong_clock(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
     freshet.crawl(shop(freshet, pages, 10))

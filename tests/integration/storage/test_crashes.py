@@ -1,4 +1,4 @@
-"""Crashes: after any kill, the next run repairs the database; compared with the site's log."""
+"""After any kill, the next run repairs the database, which then matches the site's request log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ price = {{ css = "p.price", type = "price" }}
 
 
 class Crashing:
-    """A site, its site definition, and an embedded server; a test can kill crawl and server."""
+    """A site, its definition and an embedded server; tests can kill crawl and server."""
 
     def __init__(self, folder: Path, site: RunningSite) -> None:
         self.site = site
@@ -81,15 +81,15 @@ class Crashing:
 def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashing]:
     folder = tmp_path_factory.mktemp("c")
     with RunningSite("--log-big") as site:
-        world = Crashing(folder, site)
-        yield world
-        for client in world.clients:
+        state = Crashing(folder, site)
+        yield state
+        for client in state.clients:
             client.close()
-        world.server.stop()
+        state.server.stop()
 
 
-def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
-    """Check that everything is stored once, nothing is lost, and the site's log agrees."""
+def check_consistent(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
+    """Check that every page is stored exactly once, as in the site's request log."""
     db = crashing.database()
     answered = Counter(
         crashing.site.url + request["path"]
@@ -102,19 +102,19 @@ def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
     assert len(db.posts.distinct("url")) == ITEMS
     assert db.versions.count_documents({}) == ITEMS + LISTS
     assert db.targets.count_documents({}) == ITEMS + LISTS
-    assert set(logged) == set(answered), "every requested page has a visit"
-    assert set(logged.values()) == {1}, "and each visit is stored once"
+    assert set(logged) == set(answered), "visits differ from the requested pages"
+    assert set(logged.values()) == {1}, "a visit is stored twice"
     assert all(answered[url] >= 1 for url in logged)
 
     final = {visit["target"]: visit["_id"] for visit in db.visits.find()}
     lost = {url for url, visit in ever_acknowledged.items() if final.get(url) != visit}
-    assert not lost, "a visit acknowledged before a crash is kept"
+    assert not lost, "an acknowledged visit was lost"
     assert db.runs.count_documents({"finished": None}) == 0
     assert db.listings.count_documents({"shown": True}) == ITEMS
 
 
 @pytest.mark.soak
-def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
+def test_ten_crawl_kills_lose_and_repeat_no_visit(crashing: Crashing) -> None:
     chance = random.Random(20130531)
     crashing.server.start()
     acknowledged: dict[str, Any] = {}
@@ -125,14 +125,14 @@ def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashi
         crawl.kill()
         crawl.communicate()
         for url, visit in crashing.acknowledged().items():
-            assert acknowledged.setdefault(url, visit) == visit, "no page is visited twice"
-    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed during the run"
+            assert acknowledged.setdefault(url, visit) == visit, "a page was visited twice"
+    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "the run was complete"
     crashing.finish()
-    check_whole(crashing, acknowledged)
+    check_consistent(crashing, acknowledged)
 
 
 @pytest.mark.soak
-def test_three_kills_of_mongod_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
+def test_three_mongod_kills_lose_and_repeat_no_visit(crashing: Crashing) -> None:
     chance = random.Random(644)
     crashing.server.start()
     acknowledged: dict[str, Any] = {}
@@ -147,11 +147,11 @@ def test_three_kills_of_mongod_lose_nothing_and_double_nothing(crashing: Crashin
         crawl.kill()
         crawl.communicate()
     crashing.finish()
-    check_whole(crashing, acknowledged)
+    check_consistent(crashing, acknowledged)
 
 
 @pytest.mark.soak
-def test_a_crawl_survives_the_death_of_the_embedded_server(crashing: Crashing) -> None:
+def test_crawl_survives_kill_of_the_embedded_server(crashing: Crashing) -> None:
     crashing.server.start()
     crawl = crashing.start()
     crashing.wait_for_visits(200)
@@ -161,4 +161,4 @@ def test_a_crawl_survives_the_death_of_the_embedded_server(crashing: Crashing) -
     _, err = crawl.communicate(timeout=120)
     assert crawl.returncode == 0, err
     assert "Traceback" not in err
-    check_whole(crashing, {})
+    check_consistent(crashing, {})

@@ -60,7 +60,7 @@ def filled(stored: tuple[Db, str]) -> Db:
 
 @contextmanager
 def halting_after(inserts: int, server: Client) -> Iterator[None]:
-    """Let the server answer `inserts` inserts of Freshet and block all later ones."""
+    """Let the server execute `inserts` inserts of Freshet and block all later ones."""
     data = {"failCommands": ["insert"], "appName": "freshet", "blockConnection": True,
             "blockTimeMS": 600_000}  # fmt: skip
     order = {"configureFailPoint": "failCommand", "mode": {"skip": inserts}, "data": data}
@@ -84,14 +84,14 @@ def shapes(db: Db) -> dict[str, Row]:
     return found
 
 
-def test_a_crawled_site_goes_on_on_another_server(
+def test_crawls_continue_on_the_copy(
     freshet: Freshet, database: Db, other: tuple[Db, str], pages: Pages
 ) -> None:
     pages.list("list.html", ["/item-a.html"])
     pages.item("item-a.html", "A")
     wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
     freshet.crawl(wrapper)
-    there, uri = other
+    target_db, uri = other
     done = freshet("db", "copy", uri)
     assert (done.code, done.err) == (0, ""), done.err
     n = sum(len(rows) for rows in left_in(database).values())
@@ -101,17 +101,17 @@ def test_a_crawled_site_goes_on_on_another_server(
         f"copied {n} documents in {collections} collections to {uri}. "
         "Set MONGO_URI to this server; the source is unchanged\n"
     )
-    assert left_in(there) == left_in(database)
-    assert shapes(there) == shapes(database)
+    assert left_in(target_db) == left_in(database)
+    assert shapes(target_db) == shapes(database)
     pages.clear_log()
     freshet.crawl(wrapper, MONGO_URI=uri)
     assert not asked(pages), "only targets due in the source are due in the copy"
 
 
-def test_there_and_back(
+def test_round_trip_restores_all_data(
     freshet: Freshet, filled: Db, other: tuple[Db, str], databases: Databases
 ) -> None:
-    there, uri = other
+    target_db, uri = other
     with databases() as (back, back_uri):
         for source, target in ((freshet.env["MONGO_URI"], uri), (uri, back_uri)):
             done = run(freshet, "db", "copy", target, "--json", MONGO_URI=source)
@@ -120,10 +120,10 @@ def test_there_and_back(
         assert left_in(back) == left_in(filled)
         assert list(back.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
         assert shapes(back) == shapes(filled)
-    assert there.visits.count_documents({}) == 2500, "the source is unchanged"
+    assert target_db.visits.count_documents({}) == 2500, "the source is unchanged"
 
 
-def test_what_is_not_of_the_schema_comes_too(
+def test_collections_outside_the_schema_are_copied(
     freshet: Freshet, filled: Db, other: tuple[Db, str]
 ) -> None:
     filled.check_mine_signatures.insert_one({"bands": [1]})
@@ -138,7 +138,7 @@ def test_what_is_not_of_the_schema_comes_too(
     assert left_in(other[0])["check_mine_signatures"][0]["bands"] == [1]
 
 
-def test_a_database_in_use_is_refused(freshet: Freshet, filled: Db, other: tuple[Db, str]) -> None:
+def test_non_empty_target_is_refused(freshet: Freshet, filled: Db, other: tuple[Db, str]) -> None:
     other[0].notes.insert_one({"mine": True})
     done = run(freshet, "db", "copy", other[1])
     assert done.code == 1
@@ -147,7 +147,7 @@ def test_a_database_in_use_is_refused(freshet: Freshet, filled: Db, other: tuple
     assert "is not empty" in run(freshet, "db", "copy", freshet.env["MONGO_URI"]).complaint
 
 
-def test_a_database_that_was_only_looked_at_is_empty(
+def test_database_with_empty_collections_is_accepted(
     freshet: Freshet, filled: Db, other: tuple[Db, str]
 ) -> None:
     assert run(freshet, "targets", MONGO_URI=other[1]).code == 0
@@ -156,20 +156,20 @@ def test_a_database_that_was_only_looked_at_is_empty(
     assert left_in(other[0]) == left_in(filled)
 
 
-def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
+def test_interrupted_copy_is_unusable_until_it_is_repeated(
     freshet: Freshet, filled: Db, elsewhere: tuple[Client, str], other: tuple[Db, str]
 ) -> None:
-    there, uri = other
+    target_db, uri = other
     # The documents of meta, runs and versions, and one batch of visits.
     with halting_after(4, elsewhere[0]):
         copying = freshet.start("db", "copy", uri)
         deadline = time.monotonic() + 60
-        while not there.visits.estimated_document_count():
+        while not target_db.visits.estimated_document_count():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         copying.kill()
         copying.communicate()
-    assert 0 < there.visits.count_documents({}) < 2500
+    assert 0 < target_db.visits.count_documents({}) < 2500
     refused = run(freshet, "targets", MONGO_URI=uri)
     assert refused.code == 1
     assert "is an unfinished copy of mongodb://" in refused.complaint
@@ -179,11 +179,11 @@ def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
 
     filled.visits.delete_many({"_id": {"$gte": 1000}})
     assert run(freshet, "db", "copy", uri).code == 0
-    assert left_in(there) == left_in(filled), "nothing remains of the first copy"
-    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+    assert left_in(target_db) == left_in(filled), "documents of the first copy remain"
+    assert target_db.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 
-def test_a_document_that_is_refused_is_named(
+def test_error_names_the_rejected_document(
     freshet: Freshet, filled: Db, other: tuple[Db, str]
 ) -> None:
     filled.command("insert", "visits", documents=[{"_id": "bad"}], bypassDocumentValidation=True)
@@ -195,9 +195,7 @@ def test_a_document_that_is_refused_is_named(
     assert run(freshet, "db", "copy", other[1]).code == 0
 
 
-def test_nothing_is_copied_while_a_pass_is_at_work(
-    freshet: Freshet, filled: Db, other: tuple[Db, str]
-) -> None:
+def test_copy_is_refused_during_a_run(freshet: Freshet, filled: Db, other: tuple[Db, str]) -> None:
     for name in ("crawl shop", "replan", "duplicates rebuild", "feeds push"):
         with holding(freshet.env["MONGO_URI"], name, elsewhere=True):
             done = run(freshet, "db", "copy", other[1])
@@ -214,21 +212,21 @@ def test_nothing_is_copied_while_a_pass_is_at_work(
 
 
 @pytest.mark.parametrize(
-    ("uri", "says"),
+    ("uri", "message"),
     [
         ("localhost", "TO_URI: Invalid URI scheme"),
         ("mongodb://me:secret@%2Fnowhere%2Fm.sock/x", "no response within 0.2 s. Check TO_URI"),
     ],
 )
-def test_a_target_that_cannot_be_reached(
-    freshet: Freshet, database: Db, uri: str, says: str
+def test_unreachable_target_is_a_one_line_error(
+    freshet: Freshet, database: Db, uri: str, message: str
 ) -> None:
     done = run(freshet, "db", "copy", uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.2)
     assert done.code == 1
-    assert says in done.complaint
+    assert message in done.complaint
     assert "secret" not in done.err
 
 
-def test_a_target_is_needed(freshet: Freshet, mongo: EmbeddedServer) -> None:
+def test_target_uri_is_required(freshet: Freshet, mongo: EmbeddedServer) -> None:
     assert "TO_URI is missing" in run(freshet, "db", "copy").err
     assert "unexpected argument" in run(freshet, "db", "uri", "mongodb://x").err

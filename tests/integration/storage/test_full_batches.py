@@ -1,4 +1,4 @@
-"""Batches of the writer: items and unchanged pages wait until a batch is full, if more can come."""
+"""The writer delays items and unchanged pages until a batch is full or nothing is in flight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Case = Callable[[Process, list[int]], Awaitable[None]]
 
 
 def batches(uri: str, in_flight: int, case: Case) -> tuple[list[int], float]:
-    """Return the sizes of the batches of known pages that a case stores, and its seconds."""
+    """Return the batch sizes of known pages that a case stores, and its seconds."""
 
     async def run() -> tuple[list[int], float]:
         async with process(uri, BEGIN) as first:
@@ -36,14 +36,14 @@ def batches(uri: str, in_flight: int, case: Case) -> tuple[list[int], float]:
 
 
 async def commit(crawl: Process, name: str, text: str | None = None) -> Outcome:
-    """Store a visit of a page: unchanged without a text."""
+    """Store a visit of a page; without a text, the page is unchanged."""
     (target,) = await crawl.due(name)
     made = visit(target, text or target.url, BEGIN + HOUR)
     await crawl.writer.commit(made)
     return made.outcome
 
 
-def test_unchanged_pages_that_arrive_one_after_the_other_are_one_batch(
+def test_unchanged_pages_are_collected_into_one_batch(
     stored: tuple[Db, str],
 ) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
@@ -59,9 +59,9 @@ def test_unchanged_pages_that_arrive_one_after_the_other_are_one_batch(
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_batch_of_all_pages_in_flight_does_not_wait(stored: tuple[Db, str], n: int) -> None:
+def test_batch_of_all_pages_in_flight_is_stored_immediately(stored: tuple[Db, str], n: int) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
-        # Twice, as each batch begins with the end of the one before.
+        # Twice, because each batch begins when the previous batch ends.
         for _ in range(2):
             await asyncio.gather(*(commit(crawl, name) for name in NAMES[:n]))
 
@@ -70,7 +70,7 @@ def test_a_batch_of_all_pages_in_flight_does_not_wait(stored: tuple[Db, str], n:
     assert seconds < 2 * PATIENT_SECONDS
 
 
-def test_a_page_that_changed_waits_for_unchanged_ones(stored: tuple[Db, str]) -> None:
+def test_changed_page_waits_for_unchanged_ones(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, sizes: list[int]) -> None:
         changed = asyncio.create_task(commit(crawl, "item-0", "another text"))
         await asyncio.sleep(0.05)
@@ -95,7 +95,7 @@ def test_new_links_end_the_wait(stored: tuple[Db, str]) -> None:
     assert seconds < PATIENT_SECONDS
 
 
-def test_large_pages_are_stored_before_the_batch_has_many(stored: tuple[Db, str]) -> None:
+def test_large_pages_are_stored_without_waiting(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
         (target,) = await crawl.due("item-0")
         made = visit(target, "another text", BEGIN + HOUR)
@@ -117,7 +117,7 @@ def test_unchanged_pages_are_stored_after_half_a_second(stored: tuple[Db, str]) 
 
 
 async def old_content(crawl: Process, name: str, size: int = 1000) -> Document | None:
-    """Return the content of a page before a change."""
+    """Return the stored content of a page that changes."""
     (target,) = await crawl.due(name)
     fetched = visit(target, "another text", BEGIN + HOUR).fetched
     fetched.size = size
@@ -135,7 +135,7 @@ def reads_of(db: Db, uri: str, in_flight: int, case: Case) -> tuple[int, float]:
     return db["system.profile"].count_documents(query), seconds
 
 
-def test_old_contents_of_changed_pages_are_read_in_one_command(stored: tuple[Db, str]) -> None:
+def test_old_contents_are_read_in_one_command(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
         reads = []
         for name in NAMES:
@@ -149,7 +149,7 @@ def test_old_contents_of_changed_pages_are_read_in_one_command(stored: tuple[Db,
     assert seconds < PATIENT_SECONDS
 
 
-def test_an_old_content_is_read_after_half_a_second(stored: tuple[Db, str]) -> None:
+def test_old_content_is_read_after_half_a_second(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
         assert await old_content(crawl, "item-0") is not None
 
@@ -158,7 +158,7 @@ def test_an_old_content_is_read_after_half_a_second(stored: tuple[Db, str]) -> N
     assert seconds >= PATIENT_SECONDS
 
 
-def test_large_pages_and_the_end_of_a_run_do_not_wait(stored: tuple[Db, str]) -> None:
+def test_large_pages_and_the_end_of_a_run_skip_the_wait(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
         assert await old_content(crawl, "item-0", MAX_BYTES) is not None
         waiting = asyncio.create_task(old_content(crawl, "item-1"))

@@ -1,4 +1,4 @@
-"""Limits of the versions' size per target and per site: the oldest versions are deleted first."""
+"""Size limits of versions per target and per site: the oldest versions are deleted first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def change(pages: Pages, items: int, seed: int) -> None:
         pages.item(f"/item-{i}.html", text(1000 * seed + i))
 
 
-def check_current_contents_are_there(db: Db) -> None:
+def check_current_contents_are_stored(db: Db) -> None:
     stored = set(sizes(db))
     for row in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
         assert f"{row['_id']} {row['content_hash']}" in stored
@@ -52,7 +52,7 @@ def check_current_contents_are_there(db: Db) -> None:
         assert f"{row['_id']} {row['content_hash']}" in stored
 
 
-def test_a_large_page_that_changes_all_the_time_is_bounded(
+def test_versions_of_a_changing_page_are_bounded(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper, url = shop(freshet, pages, 1), f"{pages.url}/item-0.html"
@@ -65,10 +65,10 @@ def test_a_large_page_that_changes_all_the_time_is_bounded(
         assert found["kept_bytes"] == sum(kept.values())
         hashes.append(found["content_hash"])
         newest = [f"shop {url} {one}" for one in hashes[-len(kept) :]]
-        assert list(kept) == newest, "the oldest are deleted first"
-        check_current_contents_are_there(database)
+        assert list(kept) == newest, "newer versions were deleted"
+        check_current_contents_are_stored(database)
     assert len(kept) > 1
-    assert len(visits(database, target=url)) == 8, "the log contains every visit"
+    assert len(visits(database, target=url)) == 8, "visits are missing in the log"
     result = freshet("history", url, "--diff", hours=9)
     assert result.code == 0, result.err
     counts = json.loads(freshet("targets", "--json").out)
@@ -76,7 +76,7 @@ def test_a_large_page_that_changes_all_the_time_is_bounded(
     assert f"{counts['kept_bytes'] / MEGABYTE:.1f} MB of versions" in freshet("targets").out
 
 
-def test_a_content_that_comes_back_stays_while_it_is_the_current_one(
+def test_recurring_content_is_kept_while_current(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper, url = shop(freshet, pages, 1), f"{pages.url}/item-0.html"
@@ -84,10 +84,10 @@ def test_a_content_that_comes_back_stays_while_it_is_the_current_one(
         change(pages, 1, seed)
         freshet.crawl(wrapper, "-a", "full=1", hours=run, FRESHET_MAX_TARGET_MB=1)
         assert sum(sizes(database, target=url).values()) <= MEGABYTE
-        check_current_contents_are_there(database)
+        check_current_contents_are_stored(database)
 
 
-def test_the_posts_of_a_feed_are_bounded_together(
+def test_posts_of_a_feed_share_the_limit(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
@@ -99,12 +99,12 @@ def test_the_posts_of_a_feed_are_bounded_together(
         crawl(freshet, "-a", "full=1", hours=run * 30, FRESHET_MAX_TARGET_MB=1)
         kept = sum(sizes(db).values())
         assert kept <= target(db, url)["kept_bytes"] <= MEGABYTE
-        check_current_contents_are_there(db)
+        check_current_contents_are_stored(db)
     assert db.versions.count_documents({}) > 2
     assert len(visits(db)) == 8
 
 
-def test_a_site_is_bounded_by_its_oldest_versions(
+def test_site_limit_deletes_the_oldest_versions(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 3)
@@ -113,7 +113,7 @@ def test_a_site_is_bounded_by_its_oldest_versions(
         freshet.crawl(wrapper, "-a", "full=1", hours=run, FRESHET_MAX_SITE_MB=2)
         kept = sizes(database)
         assert sum(kept.values()) <= 2 * MEGABYTE
-        check_current_contents_are_there(database)
+        check_current_contents_are_stored(database)
         (site,) = database.sites.find()
         assert site["kept_bytes"] >= sum(kept.values())
         for one in database.targets.find():
@@ -125,7 +125,7 @@ def test_a_site_is_bounded_by_its_oldest_versions(
     assert message == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
 
 
-def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
+def test_current_contents_are_kept_over_the_limit(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 5)
@@ -134,13 +134,13 @@ def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
         words = ("-a", "full=1")
         limits = {"FRESHET_MAX_SITE_MB": 1, "FRESHET_COMMIT_SIZE": 1}
         result = freshet.crawl(wrapper, *words, hours=run, **limits)
-        check_current_contents_are_there(database)
+        check_current_contents_are_stored(database)
         assert database.posts.count_documents({}) == 5
     assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("the current contents have") <= 3, "not logged for each batch"
+    assert result.err.count("the current contents have") <= 3, "logged for each batch"
 
 
-def test_prune_keeps_to_the_bounds_and_counts_again(
+def test_prune_applies_the_limits_and_recounts(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 2)
@@ -159,9 +159,9 @@ def test_prune_keeps_to_the_bounds_and_counts_again(
     kept = sizes(database)
     assert sum(kept.values()) <= 1.5 * MEGABYTE
     assert [row["kept_bytes"] for row in database.sites.find()] == [sum(kept.values())]
-    check_current_contents_are_there(database)
+    check_current_contents_are_stored(database)
 
     freshet("prune", "--keep-versions", 1)
-    check_current_contents_are_there(database)
+    check_current_contents_are_stored(database)
     for one in database.targets.find():
         assert one["kept_bytes"] == sum(sizes(database, target=one["url"]).values())

@@ -1,4 +1,4 @@
-"""Leases that many workers hold together."""
+"""Leases shared by several workers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def holders_of(db: Database) -> list[Row]:
     return list(lease["holders"])
 
 
-async def renewed(uri: str, *, first_is_removed: bool) -> tuple[list[Row], list[Row], bool]:
-    """Renew the first of three holders; return the holders before and after, and its success."""
+async def renew_first(uri: str, *, first_is_removed: bool) -> tuple[list[Row], list[Row], bool]:
+    """Renew the first of three holders; return the holders before and after, and success."""
     async with opened(Config.load(mongo_uri=uri)) as db:
         leases = [Lease(db, NAME, 60.0, MongoRetry(0)) for _ in range(3)]
         for lease in leases:
@@ -37,14 +37,14 @@ async def renewed(uri: str, *, first_is_removed: bool) -> tuple[list[Row], list[
 
 
 def test_a_renewal_changes_only_the_time_of_its_holder(stored: tuple[Db, str]) -> None:
-    before, after, holds = asyncio.run(renewed(stored[1], first_is_removed=False))
+    before, after, holds = asyncio.run(renew_first(stored[1], first_is_removed=False))
     assert holds
     assert after[1:] == before[1:]
     assert after[0].pop("until") > before[0].pop("until")
     assert after[0] == before[0]
 
 
-def test_a_holder_that_was_removed_holds_again_after_a_renewal(stored: tuple[Db, str]) -> None:
-    before, after, holds = asyncio.run(renewed(stored[1], first_is_removed=True))
+def test_renewal_adds_a_removed_holder_again(stored: tuple[Db, str]) -> None:
+    before, after, holds = asyncio.run(renew_first(stored[1], first_is_removed=True))
     assert holds
     assert [row["id"] for row in after] == [before[n]["id"] for n in (1, 2, 0)]

@@ -24,11 +24,11 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 class PowerCut(Exception):
-    """End a migration halfway."""
+    """Interrupts a migration."""
 
 
 class AddTitles:
-    """An example: set missing titles of targets to their URLs; a crash can end it halfway."""
+    """Example migration that sets missing titles to URLs; can crash halfway."""
 
     def __init__(self) -> None:
         self.calls = self.crash_after = 0
@@ -71,7 +71,7 @@ def titles(db: Db) -> list[object]:
     return [row.get("title") for row in db.targets.find().sort("_id")]
 
 
-def test_a_database_of_the_version_before_is_migrated_once(
+def test_older_database_is_migrated_once(
     stored: tuple[Db, str], migration: AddTitles, caplog: pytest.LogCaptureFixture
 ) -> None:
     db, uri = stored
@@ -84,10 +84,10 @@ def test_a_database_of_the_version_before_is_migrated_once(
     message = f"Migrating database {db.name!r} to data version {client.VERSION}"
     assert [record.getMessage() for record in caplog.records].count(message) == 1
     assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
-    assert "plans" in db.list_collection_names(), "collections of the new version are created"
+    assert "plans" in db.list_collection_names(), "collections of the new version are missing"
 
 
-def test_a_migration_that_crashed_is_repeated(stored: tuple[Db, str], migration: AddTitles) -> None:
+def test_crashed_migration_is_repeated(stored: tuple[Db, str], migration: AddTitles) -> None:
     db, uri = stored
     put_targets(db, 4)
     migration.crash_after = 2
@@ -107,7 +107,7 @@ def test_a_new_database_is_not_migrated(stored: tuple[Db, str], migration: AddTi
     assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
 
 
-def test_a_database_of_a_later_version_is_refused_and_left_as_it_is(
+def test_newer_database_is_refused_and_unchanged(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored

@@ -27,19 +27,19 @@ from tests.integration.harness import Db, Freshet, Pages, Row, asked, outcomes, 
 from tests.integration.redis_server import private_server, url_of
 
 ITEMS = 120
-# Of each page, so that MongoDB needs new disk blocks all the time.
+# Characters per page: large pages make MongoDB allocate disk blocks constantly.
 CHARACTERS = 40_000
 DISK_MB = 500
-# Writes must encounter the outage before the check of free space does.
+# Writes must fail before the check of free space ends the run.
 ENV = {"FRESHET_MIN_FREE_MB": 0, "FRESHET_COMMIT_SIZE": 5}
-# Long enough for several attempts of the run.
+# Long enough for several retries.
 RETRYING_SECONDS = 4
 UNAVAILABLE, AVAILABLE = "MongoDB unavailable, retrying", "MongoDB available again after"
 
 
 @pytest.fixture
 def folder(mongo: EmbeddedServer) -> Iterator[Path]:
-    """Yield a folder with a short path; depends on `mongo` to be skipped with it."""
+    """Yield a folder with a short path; the `mongo` fixture skips tests without a server."""
     made = Path(tempfile.mkdtemp(prefix="fo-"))
     yield made
     shutil.rmtree(made)
@@ -91,7 +91,7 @@ def shop(freshet: Freshet, pages: Pages, **keys: object) -> Path:
 
 
 def short(err: str) -> str:
-    """Shorten the lines of a log, without the content of pages."""
+    """Shorten log lines, which may contain page contents."""
     return "\n".join(line[:300] for line in err.splitlines())
 
 
@@ -107,7 +107,7 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def logged(crawl: Process, text: str) -> str:
+def read_log_until(crawl: Process, text: str) -> str:
     """Read the log of a crawl up to the line with this text, and return it."""
     assert crawl.stderr is not None
     log = ""
@@ -118,7 +118,7 @@ def logged(crawl: Process, text: str) -> str:
     return log
 
 
-def check_nothing_is_lost(db: Db, pages: Pages) -> None:
+def check_all_stored_once(db: Db, pages: Pages) -> None:
     """Check that each page is requested once and stored once and completely."""
     assert outcomes(db) == {"new": ITEMS + 1}
     assert len({row["target"] for row in visits(db)}) == ITEMS + 1
@@ -126,33 +126,33 @@ def check_nothing_is_lost(db: Db, pages: Pages) -> None:
     assert db.posts.count_documents({}) == ITEMS
     assert db.versions.count_documents({}) == ITEMS + 1
     hashes = {row["_id"]: row["content_hash"] for row in db.posts.find()}
-    for one in db.targets.find({"kind": "item"}):
-        assert one["content_hash"] == hashes[one["_id"]]
-        assert one["requested"] == 1
+    for item_row in db.targets.find({"kind": "item"}):
+        assert item_row["content_hash"] == hashes[item_row["_id"]]
+        assert item_row["requested"] == 1
 
 
 @pytest.mark.soak
-def test_a_full_disk_halts_the_run_until_there_is_room(
+def test_full_disk_pauses_the_run_until_space_is_free(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(disk.folder, tmp_path, **ENV) as freshet:
         crawl = freshet.start("crawl", "site", "-a", f"wrapper={shop(freshet, pages)}")
         until(lambda: len(asked(pages)) > ITEMS / 4)
         with disk.full():
-            err = logged(crawl, UNAVAILABLE)
+            err = read_log_until(crawl, UNAVAILABLE)
             time.sleep(RETRYING_SECONDS)
         err += crawl.communicate(timeout=120)[1]
         assert crawl.returncode == 0, short(err)
         assert err.count(UNAVAILABLE) == 1, short(err)
         assert err.count(AVAILABLE) == 1, short(err)
-        # The first message depends on the first error: a rejected write, or a server that stopped.
+        # The first error is a rejected write or a stopped server, depending on timing.
         assert "cannot be stored" not in err
         with opened(disk.folder) as db:
-            check_nothing_is_lost(db, pages)
+            check_all_stored_once(db, pages)
 
 
 @pytest.mark.soak
-def test_a_server_that_cannot_start_for_want_of_room_is_waited_for(
+def test_run_waits_for_a_server_without_disk_space(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(disk.folder, tmp_path, **ENV) as freshet:
@@ -167,11 +167,11 @@ def test_a_server_that_cannot_start_for_want_of_room_is_waited_for(
         _, err = crawl.communicate(timeout=120)
         assert crawl.returncode == 0, short(err)
         with opened(disk.folder) as db:
-            check_nothing_is_lost(db, pages)
+            check_all_stored_once(db, pages)
 
 
 @pytest.mark.soak
-def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
+def test_permanently_full_disk_ends_the_run_and_next_run_resumes(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(disk.folder, tmp_path, **ENV) as freshet:
@@ -193,7 +193,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
 
 
 @pytest.mark.soak
-def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
+def test_stopped_server_pauses_the_run_and_is_reported(
     folder: Path, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(folder / "data", tmp_path, **ENV) as freshet:
@@ -203,23 +203,23 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         server = Mongo(folder / "data")
         pid = server.pid()
         with server.stopped():
-            _commands_name_the_stopped_server(freshet, wrapper, folder / "data", pid)
-            err = logged(crawl, UNAVAILABLE)
+            _check_commands_report_stopped_server(freshet, wrapper, folder / "data", pid)
+            err = read_log_until(crawl, UNAVAILABLE)
 
         err += crawl.communicate(timeout=300)[1]
         assert crawl.returncode == 0, short(err)
         assert err.count(UNAVAILABLE) == err.count(AVAILABLE) == 1, short(err)
         assert f"mongod (process {pid}" in err
         with opened(folder / "data") as db:
-            check_nothing_is_lost(db, pages)
+            check_all_stored_once(db, pages)
         running = json.loads(freshet("db", "status", "--json").out)
         assert (running["running"], running["pid"], running["not_responding"]) == (True, pid, None)
 
 
-def _commands_name_the_stopped_server(
+def _check_commands_report_stopped_server(
     freshet: Freshet, wrapper: Path, data: Path, pid: int
 ) -> None:
-    """Check the errors of commands. Each must end while the server is still stopped."""
+    """Check the error messages of commands, which must not wait for the stopped server."""
     status = freshet("db", "status")
     assert status.code == 1
     assert status.out.startswith(f"mongod (process {pid}, data in {data})")
@@ -227,7 +227,7 @@ def _commands_name_the_stopped_server(
     assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
     report = json.loads(freshet("db", "status", "--json").out)
     assert (report["running"], report["pid"]) == (False, pid)
-    assert report["not_responding"] == status.out.strip(), "both report the same time"
+    assert report["not_responding"] == status.out.strip(), "text and JSON report different messages"
     for words in (("db", "start"), ("db", "stop"), ("targets",)):
         result = freshet(*words)
         assert (result.code, status.out.strip() in result.complaint) == (1, True)
@@ -236,7 +236,7 @@ def _commands_name_the_stopped_server(
 
 
 @pytest.mark.soak
-def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
+def test_permanently_stopped_server_ends_the_run_with_one_error(
     folder: Path, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(folder / "data", tmp_path, **ENV) as freshet:
@@ -260,7 +260,7 @@ def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("duplicates", ["off", "characters"])
-def test_a_redis_without_memory_halts_the_run_until_it_has_some(
+def test_redis_without_memory_pauses_the_run(
     freshet: Freshet, database: Db, pages: Pages, duplicates: str
 ) -> None:
     wrapper = shop(freshet, pages)
@@ -282,7 +282,7 @@ def test_a_redis_without_memory_halts_the_run_until_it_has_some(
 
 
 @pytest.mark.soak
-def test_a_run_ends_in_good_order_before_the_disk_is_full(
+def test_run_stops_cleanly_before_the_disk_is_full(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
     with embedded(disk.folder, tmp_path, **ENV) as freshet:
@@ -301,17 +301,17 @@ def test_a_run_ends_in_good_order_before_the_disk_is_full(
             assert run["finished"]
             assert "the run ended early" in run["error"]
             assert run["counts"]["visits"] == len(asked(pages)) < ITEMS
-            assert outcomes(db) == {"new": len(asked(pages))}, "all fetched pages are stored"
+            assert outcomes(db) == {"new": len(asked(pages))}, "fetched pages were not stored"
 
-        at_once = freshet(*words, FRESHET_MIN_FREE_MB=100)
-        assert at_once.code == 1
+        immediately_after = freshet(*words, FRESHET_MIN_FREE_MB=100)
+        assert immediately_after.code == 1
         disk.clear()
         assert freshet(*words, FRESHET_MIN_FREE_MB=100).code == 0
         with opened(disk.folder) as db:
-            check_nothing_is_lost(db, pages)
+            check_all_stored_once(db, pages)
 
 
-def test_a_run_asks_a_server_by_uri_for_its_room(
+def test_free_space_of_a_remote_server_is_checked(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, delay_seconds=0.2)

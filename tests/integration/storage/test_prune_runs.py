@@ -1,4 +1,4 @@
-"""Pruning removes old runs but the last one, and replaces old visits by rows of a day."""
+"""Pruning deletes old runs except the last one, and replaces old visits by daily aggregates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.known_pages import BEGIN, DAY, HOUR, on
 pytestmark = pytest.mark.mongo
 
 
-def test_old_passes_go_but_for_the_last(freshet: Freshet, database: Db) -> None:
+def test_old_runs_are_deleted_except_the_last(freshet: Freshet, database: Db) -> None:
     url = sqlite(freshet.folder / "a.db", "CREATE TABLE a (b int)")
     text = f'[databases.a]\nurl = "{url}"\n[cells.b]\ndatabase = "a"\nsql = "SELECT 1 AS n"\n'
     for hours in (0, 24, 240):
@@ -28,14 +28,14 @@ def test_old_passes_go_but_for_the_last(freshet: Freshet, database: Db) -> None:
 
 
 def put_visits(db: Db, *ages: timedelta) -> None:
-    """Store visits of one page at times after BEGIN, which is a midnight."""
+    """Store visits of one page at these times after BEGIN, which is at midnight."""
     sizes = {"changed": 1, "get_size": 10, "update_size": 2, "diff_size": 3}
     names = {"spider": "shop", "target": "https://shop.example/", "outcome": "changed"}
     rows = [names | sizes | {"at": BEGIN + age} for age in ages]
     db.get_collection("visits").insert_many(rows, bypass_document_validation=True)
 
 
-def test_a_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
+def test_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_visits(db, DAY - HOUR, DAY)
     roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, really=True)
@@ -44,12 +44,12 @@ def test_a_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> Non
     assert [(row["day"], row["visits"]) for row in db.days.find()] == [(BEGIN, 1)]
 
 
-def test_a_day_that_was_stored_before_a_crash_is_not_counted_again(stored: tuple[Db, str]) -> None:
+def test_day_aggregated_before_a_crash_is_not_counted_twice(stored: tuple[Db, str]) -> None:
     db, uri = stored
     roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, really=True)
     put_visits(db, HOUR, 2 * HOUR, 3 * HOUR)
     assert on(uri, roll_up) == 3
-    # The crash came before the last of these visits was deleted.
+    # As after a crash before the last of these visits was deleted.
     put_visits(db, 3 * HOUR)
     assert on(uri, roll_up) == 1
     assert db.visits.count_documents({}) == 0

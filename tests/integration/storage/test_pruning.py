@@ -1,4 +1,4 @@
-"""What `scrapy prune` deletes with the default settings, and what it has to leave."""
+"""`scrapy prune`: deletions with the default settings, and data that must be kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prune(freshet: Freshet, *words: str) -> Any:
     return in_json(freshet, "prune", *words, hours=hours)
 
 
-def test_the_defaults_bound_all_that_grows(freshet: Freshet, stored: tuple[Db, str]) -> None:
+def test_default_settings_bound_all_collections(freshet: Freshet, stored: tuple[Db, str]) -> None:
     db, _ = stored
     put_target(db)
     insert(db, "visits", visit(400), visit(366), visit(300))
@@ -93,7 +93,7 @@ def test_zero_keeps_everything(freshet: Freshet, stored: tuple[Db, str]) -> None
     assert (db.visits.count_documents({}), db.runs.count_documents({})) == (1, 2)
 
 
-def test_the_current_version_of_a_post_stays(stored: tuple[Db, str]) -> None:
+def test_current_version_of_a_post_is_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     name = "https://feed.example/ 7"
     insert(db, "posts", {"_id": f"shop {name}", "url": None, "content_hash": "old"})
@@ -125,7 +125,7 @@ def test_visits_of_a_sampling_phase_are_not_aggregated(
     assert [row["at"] for row in db.visits.find().sort("at")] == [ago(20), ago(10)]
 
 
-def test_the_newest_aggregates_stay_as_the_log_begins_after_them(stored: tuple[Db, str]) -> None:
+def test_newest_aggregates_are_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     insert(db, "days", *({"target": URL, "day": ago(n)} for n in (9, 8, 7)))
     removing = partial(pruning.drop_aggregates, spider="shop", before=ago(1), really=True)
@@ -133,7 +133,7 @@ def test_the_newest_aggregates_stay_as_the_log_begins_after_them(stored: tuple[D
     assert [row["day"] for row in db.days.find()] == [ago(7)]
 
 
-def test_plans_that_are_still_of_use_stay(stored: tuple[Db, str]) -> None:
+def test_plans_in_use_are_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     names = ("unused", "of a target", "former of a target", "newest", "staging", "other newest",
              "unused phase", "last phase", "phase in progress")  # fmt: skip
@@ -161,9 +161,7 @@ def test_plans_that_are_still_of_use_stay(stored: tuple[Db, str]) -> None:
     assert {name for name in names if ids[name] not in left} == {"unused", "unused phase"}
 
 
-def test_a_forgotten_site_leaves_nothing_to_its_readers(
-    freshet: Freshet, stored: tuple[Db, str]
-) -> None:
+def test_forgetting_a_site_deletes_its_read_marks(freshet: Freshet, stored: tuple[Db, str]) -> None:
     db, _ = stored
     put_target(db)
     feeds = (KEY, "shopping https://shop.example/a", "")
@@ -175,7 +173,7 @@ def test_a_forgotten_site_leaves_nothing_to_its_readers(
     assert {row["feed"] for row in db.reading.find()} == set(feeds[1:])
 
 
-def test_the_doctor_says_what_is_kept_and_whether_anything_prunes(
+def test_doctor_reports_retention_and_missing_prunes(
     freshet: Freshet, stored: tuple[Db, str]
 ) -> None:
     db, _ = stored

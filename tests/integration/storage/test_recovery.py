@@ -1,4 +1,4 @@
-"""Recovery from interrupted visits: what they stored is removed, and late writes are rejected."""
+"""Recovery from interrupted visits: their new posts are removed, and late writes are rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = f"x {FEED} first"
 
 
 def put_post(db: Db, key: str, **times: object) -> None:
-    """Store a post of the feed whose visit is not in the log."""
+    """Store a post of the feed; its visit is not in the change log."""
     names = {"_id": key, "spider": "x", "feed": FEED, "visit": f"visit of {key}"}
     db.get_collection("posts").insert_one(names | times, bypass_document_validation=True)
 
@@ -28,7 +28,7 @@ def put_feed(db: Db, **state: object) -> None:
     db.targets.insert_one(new_document("x", FEED, Kind.FEED, NOW, NOW) | state)
 
 
-def test_new_posts_of_an_interrupted_visit_are_removed_and_edited_ones_stay(
+def test_undo_removes_new_posts_and_keeps_edited_ones(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
@@ -36,12 +36,12 @@ def test_new_posts_of_an_interrupted_visit_are_removed_and_edited_ones_stay(
     put_post(db, "x new", first_seen=NOW, changed_at=NOW)
     put_post(db, "x edited", first_seen=NOW - HOUR, changed_at=NOW)
     put_post(db, "x before", first_seen=NOW - HOUR, changed_at=NOW - HOUR)
-    on(uri, lambda there: recovery.undo(there, None, "x", NOW, NOW + HOUR))
+    on(uri, lambda adb: recovery.undo(adb, None, "x", NOW, NOW + HOUR))
     assert sorted(db.posts.distinct("_id")) == ["x before", "x edited"]
     assert db.targets.count_documents({"again": True}) == 1
 
 
-def test_a_feed_that_was_taken_over_is_fenced_off_and_the_pages_of_its_posts_are_not(
+def test_takeover_fences_the_feed_but_not_pages_of_its_posts(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
@@ -65,21 +65,21 @@ def test_a_feed_that_was_taken_over_is_fenced_off_and_the_pages_of_its_posts_are
     claim(contents[0], feed, edit=False)
     db.posts.update_one({"_id": KEY}, {"$set": {"feed": FEED}})
     before = sketch()
-    on(uri, lambda there: recovery.take_over(there, [f"x {FEED}"]))
+    on(uri, lambda adb: recovery.take_over(adb, [f"x {FEED}"]))
     claim(contents[1], feed)
     assert sketch() == before
     claim(contents[2], page)
     assert sketch() != before
 
 
-def test_a_late_visit_of_a_feed_does_not_change_its_state(stored: tuple[Db, str]) -> None:
+def test_late_feed_visit_does_not_change_its_state(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    # A delivery of a hub leaves the feed's fence to the next visit.
+    # A push delivery does not increase the feed's fence, so the next visit has the same one.
     states = ((2, None), (1, "late"), (2, "after a delivery"), (3, "newer"))
     for number, error in states:
         feed = Target("x", FEED, Kind.FEED, fence=number * FENCES_OF_A_VISIT)
         outcome = Outcome.ERROR if error else Outcome.NOT_MODIFIED
         visit = Visit(Fetched(feed, NOW, "s1", 200), outcome, NOW + HOUR, error)
-        on(uri, lambda there, visit=visit: feeds.note(there, [visit]))
+        on(uri, lambda adb, visit=visit: feeds.note(adb, [visit]))
         expected = None if error == "late" else error
         assert db.feeds.distinct("error") == [expected]

@@ -25,7 +25,7 @@ def error_of(url: str, **options: float) -> FreshetError:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("localhost:6379", "the URL must begin with redis://, rediss:// or unix://"),
         ("secret:secret@localhost", "the URL must begin with redis://"),
@@ -37,13 +37,13 @@ def error_of(url: str, **options: float) -> FreshetError:
         ("unix://", "the URL has no socket path"),
     ],
 )
-def test_a_bad_url_is_said_in_one_line(url: str, says: str) -> None:
+def test_invalid_url_is_a_one_line_error(url: str, message: str) -> None:
     error = error_of(url)
     assert isinstance(error, ConfigError)
-    assert str(error).startswith(f"REDIS_URL: {says}")
+    assert str(error).startswith(f"REDIS_URL: {message}")
 
 
-def test_where_nobody_answers_is_said_in_one_line() -> None:
+def test_refused_connection_is_a_one_line_error() -> None:
     error = error_of("redis://:secret@127.0.0.1:1/0")
     assert isinstance(error, Unreachable)
     assert str(error) == (
@@ -53,14 +53,14 @@ def test_where_nobody_answers_is_said_in_one_line() -> None:
     assert str(missing).startswith("Redis at unix:///nowhere/redis.sock: No such file or directory")
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
+def test_silent_server_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         error = error_of(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.2)
     assert isinstance(error, Unreachable)
     assert "no response within 0.2 s" in str(error)
 
 
-def test_a_wrong_password_is_the_users_mistake() -> None:
+def test_wrong_password_is_a_config_error() -> None:
     async def protect(server: ValkeyServer) -> None:
         client = await open_redis(url_of(server))
         async with client:
@@ -74,7 +74,7 @@ def test_a_wrong_password_is_the_users_mistake() -> None:
             assert str(error).startswith(f"REDIS_URL: Redis at unix://{server.unix_socket_path}: ")
 
 
-def test_a_cache_is_refused() -> None:
+def test_evicting_server_is_refused() -> None:
     with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
         assert "evicts keys when it is full (maxmemory-policy allkeys-lru)" in str(
             error_of(url_of(server))

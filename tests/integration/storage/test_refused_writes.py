@@ -1,4 +1,4 @@
-"""Writes that the server rejects: one page's write fails only that page, all others end the run."""
+"""Rejected writes: a page's write fails only that page; any other write ends the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BAD = "item-3.html"
 
 @pytest.fixture
 def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
-    """Return a crawl of ten known items that have all changed."""
+    """Return the command of a crawl that finds ten changed items."""
     names = [f"item-{i}.html" for i in range(10)]
     pages.list("list.html", names)
     for name in names:
@@ -33,7 +33,7 @@ def refuse(db: Db, collection: str, **query: object) -> None:
     db.command("collMod", collection, validator=query, validationAction="error")
 
 
-def test_a_page_that_cannot_be_stored_is_an_error_and_the_rest_goes_on(
+def test_page_that_cannot_be_stored_is_logged_as_error(
     freshet: Freshet, database: Db, pages: Pages, words: tuple[str, ...]
 ) -> None:
     refuse(database, "versions", target={"$ne": f"{pages.url}/{BAD}"})
@@ -45,7 +45,7 @@ def test_a_page_that_cannot_be_stored_is_an_error_and_the_rest_goes_on(
     assert outcomes(database)["changed"] == 9
 
 
-def test_an_error_that_cannot_be_stored_either_ends_the_pass(
+def test_error_that_cannot_be_stored_ends_the_run(
     freshet: Freshet, database: Db, pages: Pages, words: tuple[str, ...]
 ) -> None:
     refuse(database, "visits", target={"$ne": f"{pages.url}/{BAD}"})
@@ -89,13 +89,13 @@ CALLBACK = """
 """
 
 
-@pytest.mark.parametrize("mistake", [PIPELINE, CALLBACK], ids=["pipeline", "callback"])
-def test_a_mistake_in_the_users_code_ends_the_pass_and_does_not_hang_it(
-    freshet: Freshet, pages: Pages, mistake: str
+@pytest.mark.parametrize("user_code", [PIPELINE, CALLBACK], ids=["pipeline", "callback"])
+def test_exception_in_user_code_ends_the_run(
+    freshet: Freshet, pages: Pages, user_code: str
 ) -> None:
     pages.list("/list.html", ["/item-a.html"])
     module = freshet.folder / "broken_spiders.py"
-    module.write_text(SPIDER.format(url=pages.url) + mistake, encoding="utf-8")
+    module.write_text(SPIDER.format(url=pages.url) + user_code, encoding="utf-8")
     words = ("crawl", "shop", "-s", "SPIDER_MODULES=broken_spiders")
     result = freshet(*words, PYTHONPATH=str(freshet.folder))
     assert result.code == 1

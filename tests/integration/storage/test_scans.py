@@ -1,4 +1,4 @@
-"""Scans in parts give the results of one query over all targets."""
+"""Paged scans return the same results as one query over all targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = 57
 
 @pytest.fixture
 def filled(stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Store targets of three spiders, whose names have a common beginning, in parts of ten."""
+    """Store targets of three spiders whose names share a prefix; read ten at a time."""
     monkeypatch.setattr(paging, "PART", 10)
     db, uri = stored
     put(db, uri, [planned(number) for number in range(N)])
@@ -46,7 +46,7 @@ def planned(number: int) -> Row:
     )
 
 
-def test_each_target_is_in_one_part(filled: str) -> None:
+def test_each_target_is_in_exactly_one_part(filled: str) -> None:
     async def ids(db: Database, spider: str | None) -> list[list[str]]:
         stages: list[Row] = [{"$project": {"_id": 1}}]
         parts = paging.aggregated_targets(db, stages, spider)
@@ -62,7 +62,7 @@ def test_each_target_is_in_one_part(filled: str) -> None:
     assert on(filled, lambda db: ids(db, "unknown")) == [[]]
 
 
-def test_the_profile_of_a_site_is_that_of_single_queries(filled: str) -> None:
+def test_site_profile_equals_single_queries(filled: str) -> None:
     found = on(filled, lambda db: site_targets.profile_of(db, "shop"))
     assert found.categories == {"all": N} | dict(
         sorted(Counter(f"part {n % 4}" for n in range(N)).items(), key=lambda row: -row[1])
@@ -74,32 +74,28 @@ def test_the_profile_of_a_site_is_that_of_single_queries(filled: str) -> None:
     assert np.allclose(requests(found.slots, found.even), on(filled, week))
 
 
-def test_a_site_with_too_many_categories_keeps_those_with_most_targets(
-    filled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profile_keeps_the_largest_categories(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_targets, "MAX_CATEGORIES", 3)
     found = on(filled, lambda db: site_targets.profile_of(db, "shop"))
     assert found.categories == {"all": N, "part 0": 15, "part 1": 14}
 
 
-def test_a_sample_has_distinct_targets_and_the_included_one(filled: str) -> None:
+def test_sample_is_distinct_and_has_the_included_target(filled: str) -> None:
     wanted = "shop https://shop.example/55"
 
-    async def drawn(db: Database, size: int) -> list[str]:
+    async def sample_of(db: Database, size: int) -> list[str]:
         watched = await histories.read_sample(db, NOW, "shop", size, wanted)
         return list(watched.ids)
 
-    some = on(filled, lambda db: drawn(db, 8))
-    assert len(some) == len(set(some)) in range(1, 10)
-    assert wanted in some
-    assert len(on(filled, lambda db: drawn(db, 1000))) == N
+    sample_ids = on(filled, lambda db: sample_of(db, 8))
+    assert len(sample_ids) == len(set(sample_ids)) in range(1, 10)
+    assert wanted in sample_ids
+    assert len(on(filled, lambda db: sample_of(db, 1000))) == N
     assert on(filled, lambda db: paging.is_larger(db, "shop", N - 1))
     assert not on(filled, lambda db: paging.is_larger(db, "shop", N))
 
 
-def test_an_explanation_of_a_target_of_a_large_site_reads_a_sample(
-    filled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_samples_large_sites(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain, "MAX_QUICK_TARGETS", 10)
     config = Config.load(mongo_uri=filled)
 
@@ -127,9 +123,7 @@ def test_an_explanation_of_a_target_of_a_large_site_reads_a_sample(
     assert sampled["expected"] is not None
 
 
-def test_small_spiders_are_in_the_sample_as_a_whole(
-    filled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_spiders_are_sampled_completely(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "SAMPLE_SIZE", 10)
     monkeypatch.setattr(stats, "MAX_UNSAMPLED", 5)
     states, sample = on(filled, lambda db: stats.scan_targets(db, NOW))

@@ -54,7 +54,7 @@ def names(freshet: Freshet, *args: object) -> list[str]:
     return [row["url"].rpartition("/")[2] for row in json.loads(found.out)]
 
 
-def test_all_words_have_to_occur_as_words(freshet: Freshet, prepared: Db) -> None:
+def test_all_words_must_match_as_words(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "dog", "The dog chases a category of mice.")
     put(prepared, "cat", "The Cat sees no dog.")
     put(prepared, "hot-dog", "A hot dog, once.")
@@ -68,7 +68,7 @@ def test_all_words_have_to_occur_as_words(freshet: Freshet, prepared: Db) -> Non
     assert names(freshet, "dog", "--without", "cat", "--without", "hot dog") == ["dog"]
 
 
-def test_without_words_the_newest_come_first(freshet: Freshet, prepared: Db) -> None:
+def test_since_without_words_lists_newest_posts(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "old", "moon", first_seen=NOW - 9 * DAY)
     put(prepared, "seen", "moon", first_seen=NOW - DAY)
     put(prepared, "said", "sun", published=NOW - 2 * DAY)
@@ -87,7 +87,7 @@ def test_without_words_the_newest_come_first(freshet: Freshet, prepared: Db) -> 
     assert "WORD is missing. --since 7d lists the newest posts" in run(freshet, "search").err
 
 
-def test_the_newest_posts_go_by_an_index(freshet: Freshet, prepared: Db) -> None:
+def test_newest_posts_use_an_index(freshet: Freshet, prepared: Db) -> None:
     for k in range(200):
         when = {"published": NOW - k * DAY} if k % 2 else {"first_seen": NOW - k * DAY}
         put(prepared, f"p{k}", "moon", **when)
@@ -101,7 +101,7 @@ def test_the_newest_posts_go_by_an_index(freshet: Freshet, prepared: Db) -> None
     assert done["docsExamined"] <= 20
 
 
-def test_best_first_then_newest(freshet: Freshet, prepared: Db) -> None:
+def test_results_are_sorted_by_score_then_date(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "old", "moon and more", first_seen=NOW - DAY)
     put(prepared, "late", "moon and more", published=NOW - 9 * DAY)
     put(prepared, "new", "moon and more")
@@ -110,7 +110,7 @@ def test_best_first_then_newest(freshet: Freshet, prepared: Db) -> None:
     assert names(freshet, "moon") == ["title", "often", "new", "old", "late"]
 
 
-# Text of a post, queries that match it, and queries that do not.
+# Text of a post, matching queries, and queries without a match.
 FOUND = {
     "umlauts": ("Grüße aus MÜNCHEN, Weißstraße", ["munchen", "Weissstrasse"], ["munche"]),
     "Chinese": ("我们在一个虚拟世界里。", ["虚拟世界", "拟世", "一个 虚拟"], ["世拟", "界"]),
@@ -128,9 +128,9 @@ FOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", FOUND)
-def test_words_are_found_in_any_language(freshet: Freshet, prepared: Db, what: str) -> None:
-    text, found, missed = FOUND[what]
+@pytest.mark.parametrize("case", FOUND)
+def test_words_are_found_in_any_language(freshet: Freshet, prepared: Db, case: str) -> None:
+    text, found, missed = FOUND[case]
     put(prepared, "text", text)
     put(prepared, "title", title=text)
     put(prepared, "field", fields={"deep": [{"er": text}]})
@@ -141,14 +141,14 @@ def test_words_are_found_in_any_language(freshet: Freshet, prepared: Db, what: s
         assert names(freshet, word) == [], word
 
 
-def test_a_language_of_its_own_does_not_change_the_index(freshet: Freshet, prepared: Db) -> None:
+def test_language_field_does_not_affect_the_index(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "der", "die Straßen des Ortes", language="german", fields={"language": "none"})
     put(prepared, "unknown", "die Straßen", language="klingon")
     assert set(names(freshet, "die")) == {"der", "unknown"}
-    assert names(freshet, "Strasse") == [], "nothing is stemmed"
+    assert names(freshet, "Strasse") == [], "words were stemmed"
 
 
-def test_a_wrappers_fields_are_found_but_for_links(freshet: Freshet, prepared: Db) -> None:
+def test_fields_are_searched_except_links(freshet: Freshet, prepared: Db) -> None:
     fields = {"maker": "Acme", "tags": ["garden", "盆栽"], "page": "https://acme.example/roses"}
     put(prepared, "rose", title="Rose", fields=fields | {"price": {"currency": "EUR"}})
     put(
@@ -175,7 +175,7 @@ def cluster(prepared: Db) -> Db:
     return prepared
 
 
-def test_copies_hide_behind_their_original(freshet: Freshet, cluster: Db) -> None:
+def test_copies_are_hidden_behind_their_original(freshet: Freshet, cluster: Db) -> None:
     found: Any = in_json(freshet, "search", "moon")
     assert [(row["url"][-5:], row["copies"]) for row in found] == [("first", 3), ("alone", 0)]
     lines = run(freshet, "search", "moon").out.splitlines()
@@ -191,9 +191,7 @@ def test_copies_hide_behind_their_original(freshet: Freshet, cluster: Db) -> Non
     ]
 
 
-def test_a_copys_spider_and_category_find_what_it_hides_behind(
-    freshet: Freshet, prepared: Db
-) -> None:
+def test_filters_on_a_copy_find_its_original(freshet: Freshet, prepared: Db) -> None:
     of = put(prepared, "first", "moon rises", categories=["News"])
     copy(prepared, "copied", of, 0.9, spider="blog", categories=["Tea/Green"])
     put(prepared, "other", "moon sets", spider="blog")
@@ -205,9 +203,7 @@ def test_a_copys_spider_and_category_find_what_it_hides_behind(
     assert found.code == 1
 
 
-def test_sources_of_an_item_are_one_hit_of_its_earliest_date(
-    freshet: Freshet, prepared: Db
-) -> None:
+def test_sources_of_an_item_are_one_hit_with_earliest_date(freshet: Freshet, prepared: Db) -> None:
     page = {"item": "x.example/page", "first_seen": NOW - DAY}
     put(prepared, "page", "moon moon and some more of it", **page)
     put(
@@ -224,7 +220,7 @@ def test_sources_of_an_item_are_one_hit_of_its_earliest_date(
     assert names(freshet, "some", "--spider", "feeds") == ["page"]
 
 
-def test_all_shows_the_copies_too(freshet: Freshet, cluster: Db) -> None:
+def test_all_option_shows_copies(freshet: Freshet, cluster: Db) -> None:
     (row,) = list[Any](in_json(freshet, "search", "landed", "--all"))
     assert [(post["url"][-6:], post["similarity"]) for post in row["hidden"]] == [
         ("fourth", 0.95), ("/third", 0.95), ("second", 0.912),
@@ -239,9 +235,7 @@ def test_all_shows_the_copies_too(freshet: Freshet, cluster: Db) -> None:
     ]
 
 
-def test_when_another_becomes_the_original_the_search_knows_at_once(
-    freshet: Freshet, cluster: Db
-) -> None:
+def test_search_follows_a_change_of_the_original(freshet: Freshet, cluster: Db) -> None:
     found = cluster.posts.find_one({"url": "https://x.example/second"})
     assert found is not None
     cluster.posts.update_one(
@@ -258,7 +252,7 @@ def test_when_another_becomes_the_original_the_search_knows_at_once(
     assert names(freshet, "landed") == []
 
 
-def test_an_edit_without_such_words_takes_them_away() -> None:
+def test_edit_without_indexed_words_unsets_them() -> None:
     edit: Row = {"$set": {"text": "虚拟世"}}
     assert search.with_words(edit, edit["$set"]) == {
         "$set": {"text": "虚拟世", "words": "虚拟 拟世"}
@@ -269,7 +263,7 @@ def test_an_edit_without_such_words_takes_them_away() -> None:
     }  # fmt: skip
 
 
-def test_what_a_crawl_collects_is_found_as_it_is_now(
+def test_search_finds_current_content_after_crawls(
     freshet: Freshet, pages: Pages, prepared: Db
 ) -> None:
     path = freshet.wrapper(
@@ -288,7 +282,7 @@ def test_what_a_crawl_collects_is_found_as_it_is_now(
     assert (post["original"], post["words"]) == (True, "street")
 
 
-def test_the_page_of_a_feeds_post_is_found_with_what_the_feed_says(
+def test_followed_post_is_found_by_page_and_feed_text(
     freshet: Freshet, pages: Pages, prepared: Db
 ) -> None:
     pages.item("/a.html", "The whole story of 虚拟世界, as it was told in the house by the river.")
@@ -307,7 +301,7 @@ def test_the_page_of_a_feeds_post_is_found_with_what_the_feed_says(
     assert names(freshet, "summary") == []
 
 
-def test_json_has_all_that_is_known_of_a_hit(freshet: Freshet, prepared: Db) -> None:
+def test_json_output_has_all_fields_of_a_hit(freshet: Freshet, prepared: Db) -> None:
     put(
         prepared, "lamp", "It is bright.", title="A lamp", categories=["home/light"],
         fields={"title": "A lamp", "maker": "Lux"}, published=NOW - DAY,
@@ -331,7 +325,7 @@ def test_json_has_all_that_is_known_of_a_hit(freshet: Freshet, prepared: Db) -> 
     assert "https://x.example/feed\n  so bright" in run(freshet, "search", "bright").out
 
 
-def test_the_passage_around_the_hit_is_shown(freshet: Freshet, prepared: Db) -> None:
+def test_matching_passage_is_shown(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "long", "one two three four " * 200 + "then the Moon " + "rose and sank " * 200)
     put(prepared, "field", "No word of it.", fields={"maker": "Moon and Sons"})
     out = run(freshet, "search", "moon").out
@@ -343,7 +337,7 @@ def test_the_passage_around_the_hit_is_shown(freshet: Freshet, prepared: Db) -> 
     assert max(map(len, narrow.splitlines())) <= 40
 
 
-def test_only_some_posts_are_searched(freshet: Freshet, prepared: Db) -> None:
+def test_results_are_filtered_by_spider_category_and_date(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "day", "moon", published=NOW - DAY, categories=["sky/night"])
     put(prepared, "week", "moon", published=NOW - 7 * DAY, categories=["sky"])
     put(prepared, "seen", "moon", published=None, first_seen=NOW - 3 * DAY, categories=["skyline"])
@@ -357,7 +351,7 @@ def test_only_some_posts_are_searched(freshet: Freshet, prepared: Db) -> None:
     assert names(freshet, "moon", "--since", "90000w") == ["day", "seen", "week", "blog"]
 
 
-def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
+def test_limit_option_sets_the_number_of_posts(freshet: Freshet, prepared: Db) -> None:
     for i in range(30):
         put(prepared, f"p{i:02}", "moon", first_seen=NOW + timedelta(minutes=i))
     first = run(freshet, "search", "moon", "--limit", "2").out.splitlines()
@@ -368,7 +362,7 @@ def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
     assert "more" not in run(freshet, "search", "moon", "--limit", 30).out
 
 
-def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -> None:
+def test_no_results_exits_with_1_like_grep(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "post", "The moon. 虚拟世界")
 
     def complaint(*args: object) -> str:
@@ -389,7 +383,7 @@ def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -
     assert complaint("sun", "--spider", "shop") == "scrapy search: no posts found"
 
 
-def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db) -> None:
+def test_spider_without_posts_is_an_error(freshet: Freshet, prepared: Db) -> None:
     assert run(freshet, "search", "moon", "--spider", "x").complaint == (
         "scrapy search: no posts of 'x'. Spiders with posts: none. Run scrapy crawl first"
     )
@@ -400,7 +394,7 @@ def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db)
     )  # fmt: skip
 
 
-def test_without_its_index_the_search_says_what_to_do(freshet: Freshet, prepared: Db) -> None:
+def test_missing_index_error_states_the_fix(freshet: Freshet, prepared: Db) -> None:
     prepared.posts.drop_index("search")
     found = run(freshet, "search", "moon")
     assert (found.code, found.complaint) == (
@@ -420,7 +414,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("option", [(), ("--any",), ("moon", "--without")])
-def test_whatever_is_typed_is_words(
+def test_hostile_queries_match_only_words(
     freshet: Freshet, prepared: Db, option: tuple[str, ...]
 ) -> None:
     put(prepared, "moon", "the moon")
@@ -432,7 +426,7 @@ def test_whatever_is_typed_is_words(
         assert "secret" not in found.out, given[:20]
 
 
-def test_terminals_get_no_orders_from_posts(freshet: Freshet, prepared: Db) -> None:
+def test_control_characters_of_posts_are_not_printed(freshet: Freshet, prepared: Db) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J moon \u202eback\r\n"
     original = put(prepared, "evil", evil, title=evil, url="https://x.example/\x1b[31m")
     copy(prepared, "copy", original, 1.0, url="https://x.example/\x9b31m")
@@ -466,7 +460,9 @@ def test_terminals_get_no_orders_from_posts(freshet: Freshet, prepared: Db) -> N
         ),
     ],
 )
-def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint: str) -> None:
+def test_invalid_usage_exits_with_2(
+    freshet: Freshet, args: tuple[str, ...], complaint: str
+) -> None:
     done: Result = run(freshet, "search", *args)
     assert done.code == 2
     assert complaint in done.err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""`scrapy targets --urls`, and suggestions of known URLs for an unknown one."""
+"""`scrapy targets --urls`, and suggestions of similar URLs for unknown ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def paths(freshet: Freshet, *words: object) -> list[str]:
     return [row["url"].partition(".example")[2] for row in json.loads(done.out)]
 
 
-def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db) -> None:
+def test_targets_are_filtered_by_state_and_url(freshet: Freshet, prepared: Db) -> None:
     some(prepared)
     assert paths(freshet, "--urls") == ["/Old/e", "/a", "/b", "/c", "/d"]
     assert paths(freshet, "shop", "--urls") == ["/a", "/b", "/c", "/d"]
@@ -66,10 +66,10 @@ def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db)
     assert paths(freshet, "--match", "OLD/") == ["/Old/e"]
     assert paths(freshet, "shop", "--match", "https*/c") == ["/c"]
     assert paths(freshet, "--errors", "--match", "/old") == ["/Old/e"]
-    assert paths(freshet, "shop", "--match", "shop /") == [], "a part of the URL, not of the key"
+    assert paths(freshet, "shop", "--match", "shop /") == [], "matches the key, not the URL"
 
 
-def test_as_text_a_target_is_a_line(freshet: Freshet, prepared: Db) -> None:
+def test_text_output_has_one_line_per_target(freshet: Freshet, prepared: Db) -> None:
     some(prepared)
     line, total = run(freshet, "targets", "shop", "--errors").out.splitlines()
     start = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
@@ -77,7 +77,7 @@ def test_as_text_a_target_is_a_line(freshet: Freshet, prepared: Db) -> None:
     assert total == "1 of 1 target, times in UTC"
 
 
-def test_it_says_how_many_more_there_are(freshet: Freshet, prepared: Db) -> None:
+def test_output_reports_remaining_targets(freshet: Freshet, prepared: Db) -> None:
     some(prepared)
     done = run(freshet, "targets", "shop", "--urls", "--limit", "2")
     assert done.out.splitlines()[-1] == (
@@ -88,7 +88,7 @@ def test_it_says_how_many_more_there_are(freshet: Freshet, prepared: Db) -> None
     assert nothing.out == "no targets after the first 4\n"
 
 
-def test_what_is_found_of_nothing(freshet: Freshet, prepared: Db) -> None:
+def test_empty_lists_are_reported(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/a")
     assert run(freshet, "targets", "--errors").out == "no targets whose last visit failed\n"
     words = ("targets", "--gone", "--match", "x")
@@ -110,14 +110,14 @@ def test_what_is_found_of_nothing(freshet: Freshet, prepared: Db) -> None:
         ("shop", None, "/7", 20), (None, None, "/7", 20),
     ],
 )  # fmt: skip
-def test_lists_go_by_indexes(
+def test_lists_use_indexes(
     spider: str | None,
     state: State | None,
     match: str | None,
     examined: int,
     stored: tuple[Db, str],
 ) -> None:
-    """Listing 20 of 2 x 400 targets examines at most 20 documents and sorts nothing."""
+    """Listing 20 of 2 x 400 targets examines at most 20 documents and needs no sort stage."""
     db, uri = stored
     rows = []
     for name in ("news", "shop"):
@@ -128,8 +128,8 @@ def test_lists_go_by_indexes(
     db.targets.insert_many(rows)
     query, order = target_queries.chosen(spider, state, match, NOW, ["news", "shop"])
 
-    async def listed(there: Database) -> list[Row]:
-        return await target_queries.listed(there, query, order, 0, 20)
+    async def listed(adb: Database) -> list[Row]:
+        return await target_queries.listed(adb, query, order, 0, 20)
 
     db.command("profile", 2)
     rows = on(uri, listed)
@@ -154,7 +154,7 @@ def test_lists_go_by_indexes(
         (f"{SHOP}/news/some-itme-of-today", f"{SHOP}/news/some-item-of-today"),
     ],
 )
-def test_an_unknown_url_gets_the_nearest_known_one(
+def test_unknown_url_suggests_the_nearest_known_one(
     unknown: str, known: str, freshet: Freshet, prepared: Db
 ) -> None:
     others = [target(f"{SHOP}/catalogue/{k}/thing.html") for k in range(300)]
@@ -175,16 +175,14 @@ def test_a_url_without_its_scheme_gets_the_nearest_known_one(
         assert complaint.endswith(f"URL not found: shop.example/news. Did you mean {SHOP}/news?")
 
 
-def test_marks_of_campaigns_and_fragments_are_no_part_of_a_url(
-    freshet: Freshet, prepared: Db
-) -> None:
+def test_tracking_parameters_and_fragments_are_ignored(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/news")
     assert run(freshet, "history", f"{SHOP}/news?utm_source=x#top").code == 0
     assert run(freshet, "forget", f"{SHOP}/news?utm_source=x#top", "--yes").code == 0
     assert prepared.targets.count_documents({}) == 0
 
 
-def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
+def test_dissimilar_url_gets_no_suggestion(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/news")
     assert "Did you mean" not in run(freshet, "explain", f"{SHOP}/nosuch").complaint
     done = run(freshet, "explain", "https://other.example/a")
@@ -198,7 +196,7 @@ def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
     )
 
 
-def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
+def test_nearest_url_reads_only_index_keys(stored: tuple[Db, str]) -> None:
     db, uri = stored
     rows = [
         new_document("shop", f"{SHOP}/folder/{k:05}.html", Kind.ITEM, NOW, NOW)
@@ -206,15 +204,15 @@ def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
     ]
     db.targets.insert_many(rows)
 
-    async def near(there: Database) -> list[str]:
+    async def near(adb: Database) -> list[str]:
         from crawler.storage.target_queries import nearest
 
-        return await nearest(there, f"{SHOP}/folder/10000.htm", ("targets",))
+        return await nearest(adb, f"{SHOP}/folder/10000.htm", ("targets",))
 
     db.command("profile", 2)
     found = on(uri, near)
     db.command("profile", 0)
     assert found[0] == f"{SHOP}/folder/10000.html"
     done = list(db.system.profile.find({"op": {"$in": ["query", "getmore"]}}))
-    assert sum(one["docsExamined"] for one in done) == 0, "answered from index keys only"
+    assert sum(one["docsExamined"] for one in done) == 0, "read documents"
     assert sum(one["keysExamined"] for one in done) < 5000

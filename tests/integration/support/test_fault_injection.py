@@ -1,4 +1,4 @@
-"""Fault injection: servers that come back, and invariants that detect errors."""
+"""Fault injection: restarted servers keep data, and invariants detect errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def short() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_redis_comes_back_with_what_it_was_told(short: Path) -> None:
+def test_redis_keeps_its_data_after_a_kill(short: Path) -> None:
     try:
         with Redis(short) as redis:
             with redis.client() as client:
@@ -52,7 +52,7 @@ def test_redis_comes_back_with_what_it_was_told(short: Path) -> None:
 
 
 @pytest.mark.usefixtures("mongo")
-def test_mongod_comes_back_with_what_it_was_told(short: Path) -> None:
+def test_mongod_keeps_its_data_after_a_kill(short: Path) -> None:
     with Mongo(short, cache_gb=0.25) as mongo:
         client: pymongo.MongoClient[Row]
         with pymongo.MongoClient(mongo.uri("test"), w="majority", journal=True) as client:
@@ -63,7 +63,7 @@ def test_mongod_comes_back_with_what_it_was_told(short: Path) -> None:
             assert client["test"].told.find_one() == {"_id": 1}
 
 
-def test_the_laws_hold_after_kills_and_notice_what_is_missing(
+def test_invariants_hold_after_kills_and_detect_missing_rows(
     stored: tuple[Db, str], tmp_path: Path
 ) -> None:
     db, uri = stored
@@ -75,33 +75,33 @@ def test_the_laws_hold_after_kills_and_notice_what_is_missing(
         injector = FaultInjector(pool, site, ITEMS, chance, {})
         assert injector.kill(drawn(chance, {WORKER: 2}))
         assert pool.finish(60)
-        found = fetches(site.requests(), injector.faults)
+        fetched = fetches(site.requests(), injector.faults)
         pages = Pages(ITEMS)
 
-        def broken() -> list[str]:
+        def violations() -> list[str]:
             invariants = Invariants(db, site.url, pages, shared=False)
             return [
-                violation.partition(":")[0] for violation in invariants.check(found, pool.workers)
+                violation.partition(":")[0] for violation in invariants.check(fetched, pool.workers)
             ]
 
-        assert broken() == []
+        assert violations() == []
         assert [fault.what for fault in injector.faults] == [WORKER, WORKER]
-        assert found.cut + found.in_flight > 0
+        assert fetched.cut + fetched.in_flight > 0
         assert sum(worker.is_killed for worker in pool.workers) == 2
-        assert Invariants(db, site.url, pages, shared=True).check(found, pool.workers) != []
+        assert Invariants(db, site.url, pages, shared=True).check(fetched, pool.workers) != []
 
         db.posts.delete_one({"url": f"{site.url}/item/7.html"})
-        assert broken() == ["not in posts"]
+        assert violations() == ["not in posts"]
         db.visits.delete_one({"target": f"{site.url}/item/8.html"})
-        assert broken()[1:3] == [
+        assert violations()[1:3] == [
             "not in visits",
             "targets whose `requested` is not the rows of the log",
         ]
         db.targets.update_one({"url": f"{site.url}/"}, {"$currentDate": {"next_visit": True}})
-        assert "targets still due" in broken()
+        assert "targets still due" in violations()
 
 
-def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
+def test_service_accounts_add_up_and_detect_missing_visits(
     stored: tuple[Db, str], tmp_path: Path
 ) -> None:
     db, uri = stored
@@ -116,15 +116,15 @@ def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
         reports = [json.loads(pool.workers[0].output)]
         pages = {name: cell.path for name, cell in cells().items()}
 
-        def broken() -> list[str]:
+        def violations() -> list[str]:
             return [violation.partition(":")[0] for violation in accounts.check()]
 
         accounts = Accounts(db, site, pages, reports)
-        assert broken() == []
+        assert violations() == []
         assert accounts.visits > accounts.requests > 30, "cells share requests"
         accounts = Accounts(db, site, pages, reports)
         db.visits.delete_one({"target": f"{site.url}/item/30.html"})
-        assert broken() == [
+        assert violations() == [
             "requests that are not in the log",
             "targets whose `requested` is not the rows of the log",
             "visits by `runs`",

@@ -1,4 +1,4 @@
-"""The starter of commands in tests: a fork has the same properties as `python -m`."""
+"""Test commands that are started by a fork behave the same as `python -m`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.site import running
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked on this system")
 
 ENV = {"PATH": os.environ["PATH"], "ONLY": "this"}
-TELLS = """
+PRINTS_PROPERTIES = """
 import atexit, json, os, sys, time
 atexit.register(print, "the end")
 print(json.dumps({
@@ -30,7 +30,7 @@ print(json.dumps({
 print("for the other", file=sys.stderr)
 sys.exit(3)
 """
-WAITS = """
+SLEEPS = """
 import time
 print("at work", flush=True)
 try:
@@ -47,8 +47,10 @@ def module(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[st
     return "given", ENV | {"PYTHONPATH": str(tmp_path), "TZ": "Asia/Tokyo"}
 
 
-@pytest.mark.parametrize("module", [TELLS], indirect=True, ids=["tells"])
-def test_it_has_its_own_words_environment_and_streams(module: tuple[str, dict[str, str]]) -> None:
+@pytest.mark.parametrize("module", [PRINTS_PROPERTIES], indirect=True, ids=["properties"])
+def test_fork_has_its_own_arguments_environment_and_streams(
+    module: tuple[str, dict[str, str]],
+) -> None:
     name, env = module
     process = python(name, ["one", "two words"], env)
     out, err = process.communicate(timeout=60)
@@ -64,29 +66,29 @@ def test_it_has_its_own_words_environment_and_streams(module: tuple[str, dict[st
     assert (err, process.returncode) == ("for the other\n", 3)
 
 
-@pytest.mark.parametrize("module", [WAITS], indirect=True, ids=["waits"])
+@pytest.mark.parametrize("module", [SLEEPS], indirect=True, ids=["waits"])
 @pytest.mark.parametrize(
-    ("number", "code", "more"),
+    ("signal_number", "code", "more"),
     [(signal.SIGKILL, -9, ""), (signal.SIGTERM, -15, ""), (signal.SIGINT, 0, "interrupted\n")],
 )
-def test_signals_reach_it(
-    module: tuple[str, dict[str, str]], number: int, code: int, more: str
+def test_signals_reach_the_fork(
+    module: tuple[str, dict[str, str]], signal_number: int, code: int, more: str
 ) -> None:
     process = python(module[0], [], module[1])
     assert process.stdout.readline() == "at work\n"
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.communicate(timeout=0.01)
-    os.kill(process.pid, number)
+    os.kill(process.pid, signal_number)
     assert process.communicate(timeout=60) == (more, "")
     assert process.returncode == code
     process.kill()  # has no effect on an ended process
 
 
-def test_a_crawl_that_python_has_just_started_does_the_same(
+def test_forked_crawl_gives_the_same_results(
     freshet: Freshet, databases: Databases, pages: Pages
 ) -> None:
-    """A forked crawl gives the same results as one that loads all libraries itself."""
+    """Compare a forked crawl with a crawl in a new interpreter."""
     pages.list("/list.html", ["/item-1.html"])
     pages.item("/item-1.html", "tea")
     wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
@@ -104,8 +106,8 @@ def test_a_crawl_that_python_has_just_started_does_the_same(
     assert asked(pages)["/item-1.html"] == 2
 
 
-def launched(*words: str, **options: Any) -> subprocess.Popen[str]:
-    """Start what Freshet starts with `sys.executable`."""
+def launch(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a process with `sys.executable`, as Freshet does."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *words],
@@ -114,38 +116,38 @@ def launched(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("words", [["version"], ["replan", "--budget", "none"]], ids=str)
-def test_what_freshet_starts_has_the_same_streams_and_exit_code(words: list[str]) -> None:
-    with launched("-m", "scrapy", *words) as forked:
+def test_sys_executable_fork_has_the_same_output_and_exit_code(words: list[str]) -> None:
+    with launch("-m", "scrapy", *words) as forked:
         ended = forked.communicate(timeout=60)
-    own = subprocess.run(
+    expected = subprocess.run(
         [running.PYTHON, "-m", "scrapy", *words],
         cwd=running.ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (*ended, forked.returncode) == (own.stdout, own.stderr, own.returncode)
+    assert (*ended, forked.returncode) == (expected.stdout, expected.stderr, expected.returncode)
 
 
-# It waits for an order on standard input.
+# This module waits for a JobOrder on standard input.
 JOBS = ("-m", "crawler.reports.jobs")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_ends_what_freshet_has_started(number: int) -> None:
-    with launched(*JOBS, start_new_session=True) as process:
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_signal_ends_a_process_started_by_freshet(signal_number: int) -> None:
+    with launch(*JOBS, start_new_session=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal_number)
         # The streams end with the fork.
         assert process.communicate(timeout=60)[0] == ""
-        assert process.returncode == -number
+        assert process.returncode == -signal_number
 
 
-def test_the_fork_reads_standard_input() -> None:
-    with launched(*JOBS) as process:
+def test_fork_reads_standard_input() -> None:
+    with launch(*JOBS) as process:
         _, err = process.communicate("not an order\n", timeout=60)
     assert "JobOrder" in err
     assert process.returncode == 1
 
 
-def test_other_programs_are_run_by_the_interpreter() -> None:
-    with launched("-c", "import sys; print(sys.executable)") as process:
+def test_other_programs_run_in_the_interpreter() -> None:
+    with launch("-c", "import sys; print(sys.executable)") as process:
         assert process.communicate(timeout=60) == (f"{running.PYTHON}\n", "")

@@ -1,4 +1,4 @@
-"""A browser without a network: requests to the web app in the test's process, with cookies."""
+"""In-process browser: requests to the web app without a network, with cookies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.harness import Db
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 PASSWORD = "correct horse battery"
 ADDRESS = "203.0.113.9"
-# Listening on all addresses, reached by a name without dots.
+# Listens on all addresses, so users must sign in.
 OPEN = WebOptions(host="0.0.0.0")
 BASE = "http://127.0.0.1:8787"
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
@@ -41,7 +41,7 @@ class Browser:
         self.origin = base
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request as a program does, and return the response."""
+        """Send a request without browser headers, and return the response."""
         return self._loop.run_until_complete(self._client.request(method, path, **options))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
@@ -78,7 +78,7 @@ class Browsers:
 
 @contextmanager
 def browsers_of(uri: str, options: WebOptions, **settings: Any) -> Iterator[Browsers]:
-    """Make an app on a database, and close it at the end."""
+    """Create an app on a database; close the app at the end."""
     loop = asyncio.new_event_loop()
     app = create_app(Config.load(mongo_uri=uri, **settings), options)
     try:
@@ -90,7 +90,7 @@ def browsers_of(uri: str, options: WebOptions, **settings: Any) -> Iterator[Brow
 
 
 def put_user(db: Db, name: str, role: Role = Role.EDITOR) -> None:
-    """Store a user with the usual password."""
+    """Store a user with PASSWORD."""
     db.users.insert_one(
         {"_id": name, "role": str(role), "password_hash": _password_hash(),
          "created_at": NOW, "password_at": NOW}
@@ -99,5 +99,5 @@ def put_user(db: Db, name: str, role: Role = Role.EDITOR) -> None:
 
 @cache
 def _password_hash() -> str:
-    """Return the hash of the usual password; computing one takes tens of milliseconds."""
+    """Return the hash of PASSWORD; cached, because hashing takes tens of milliseconds."""
     return passwords.hashed(PASSWORD)

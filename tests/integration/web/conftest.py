@@ -1,4 +1,4 @@
-"""Fixtures of the web app: an app on this machine only, and one that others reach."""
+"""Fixtures of the web app: a loopback app, and a public app with users."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.integration.web.browser import OPEN, Browser, Browsers, browsers_of, 
 
 @pytest.fixture
 def local(stored: tuple[Db, str]) -> Iterator[Browser]:
-    """Return a browser of an app without users, on this machine."""
+    """Return a browser on the same machine, of a loopback app without users."""
     with browsers_of(stored[1], WebOptions()) as make:
         yield make(address="127.0.0.1")
 
 
 @pytest.fixture
 def browsers(stored: tuple[Db, str]) -> Iterator[Browsers]:
-    """Make browsers of an app that others reach, with the users `anna` (editor) and `vic`."""
+    """Make browsers of a public app with the users `anna` (editor) and `vic` (viewer)."""
     put_user(stored[0], "anna")
     put_user(stored[0], "vic", Role.VIEWER)
     with browsers_of(stored[1], OPEN) as make:
@@ -30,7 +30,7 @@ def browsers(stored: tuple[Db, str]) -> Iterator[Browsers]:
 
 @pytest.fixture
 def anna(browsers: Browsers) -> Browser:
-    """Return the browser of an editor who has signed in."""
+    """Return the browser of a signed-in editor."""
     browser = browsers()
     assert browser.sign_in("anna").status_code == 303
     return browser
@@ -38,7 +38,7 @@ def anna(browsers: Browsers) -> Browser:
 
 @pytest.fixture
 def vic(browsers: Browsers) -> Browser:
-    """Return the browser of a viewer who has signed in."""
+    """Return the browser of a signed-in viewer."""
     browser = browsers(address="203.0.113.10")
     assert browser.sign_in("vic").status_code == 303
     return browser

@@ -1,4 +1,4 @@
-"""A database crawled from pages, a feed and cells that attack readers, and the paths of views."""
+"""A database crawled from hostile pages, a feed and cells, and the paths of all views."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.integration.harness import Db, Freshet, Pages
 from tests.site import hostile_markup
 
 SITE = "hostile"
-# Not in `notify.toml`: its messages wait.
+# Not defined in `notify.toml`, so its messages stay in the outbox.
 CHANNEL = "team"
 ATTACKS = hostile_markup.ATTACKS
-# Items whose own pages are opened; lists show all of them.
+# Items whose target pages are opened; lists show all items.
 NAMES = ("script", "attribute", "end-tags", "refresh", "long", "broken")
-# Between the two editions, so that all targets are due again.
+# Hours between the two editions: all targets are due again.
 HOURS = 200.0
 CELLS = """
 [cells."{name}"]
@@ -127,7 +127,7 @@ def _cells(url: str) -> str:
 def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
     """Return the paths to open by the path of the route, for all routes outside of the JSON API.
 
-    secret: of the Atom feed
+    secret: token of the Atom feed
     """
     db, feed = crawled.db, f"feeds {crawled.pages.url}/feed.xml"
     items = [f"/targets/{target_id(f'{SITE} {crawled.url(name)}')}" for name in NAMES]

@@ -1,4 +1,4 @@
-"""`scrapy web` as a process on a free port."""
+"""`scrapy web` in a subprocess on a free port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ READY = "serving http://"
 
 
 class Served:
-    """The web app, from its first line until `stop`."""
+    """A running web app: starts on creation, ends with `stop`."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
         self.process = freshet.start("web", "--port", "0", *words, **env)

@@ -1,4 +1,4 @@
-"""Page cells: one fetch per page for all of its cells, scheduled like pages."""
+"""Page cells: scheduled like pages, with one fetch per page for all of its cells."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_cells_of_one_page_share_its_fetch(freshet: Freshet, database: Db) -> No
     assert all((c["requested"], c["refreshed"]) == (1, 1) for c in cells.values())
 
 
-def test_links_in_markup_lead_to_where_they_led_on_the_page(freshet: Freshet, database: Db) -> None:
+def test_relative_links_in_html_cells_become_absolute(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("a/front.html", "<div><a href='b.html'>b</a><img src='/c.png'></div>")
         text = f'[cells.part]\nurl = "{pages.url}/a/front.html"\ncss = "div"\ntype = "html"\n'
@@ -60,9 +60,7 @@ def test_links_in_markup_lead_to_where_they_led_on_the_page(freshet: Freshet, da
     assert base(database)["part"]["content"] == {"html": expected}
 
 
-def test_a_cell_that_is_not_due_is_read_along_with_one_that_is(
-    freshet: Freshet, database: Db
-) -> None:
+def test_cells_that_are_not_due_share_the_fetch(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -77,7 +75,7 @@ def test_a_cell_that_is_not_due_is_read_along_with_one_that_is(
     assert along == 6
 
 
-def test_a_page_that_did_not_change_is_not_sent_again(freshet: Freshet, database: Db) -> None:
+def test_unchanged_page_is_not_modified_for_all_cells(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -86,9 +84,7 @@ def test_a_page_that_did_not_change_is_not_sent_again(freshet: Freshet, database
     assert outcomes == ["not_modified"] * 4
 
 
-def test_a_new_cell_of_a_known_page_is_read_although_the_page_did_not_change(
-    freshet: Freshet, database: Db
-) -> None:
+def test_new_cell_of_an_unchanged_page_is_read(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -97,7 +93,7 @@ def test_a_new_cell_of_a_known_page_is_read_although_the_page_did_not_change(
     assert base(database)["bold"]["content"] == {"value": "b"}
 
 
-def test_a_cell_whose_selector_finds_nothing_fails_alone(freshet: Freshet, database: Db) -> None:
+def test_selector_without_match_fails_only_its_cell(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -106,12 +102,12 @@ def test_a_cell_whose_selector_finds_nothing_fails_alone(freshet: Freshet, datab
     cells = base(database)
     assert cells["heading"]["error"] == "no match for 'h1'"
     assert cells["heading"]["content"] == {"value": "Today"}
-    # After a quarter of an hour, three periods of five minutes are over.
+    # A quarter of an hour has three periods of five minutes.
     assert (cells["heading"]["requested"], cells["heading"]["refreshed"]) == (4, 1)
     assert cells["words"]["error"] is None
 
 
-def test_a_page_that_cannot_be_had_costs_its_own_cells_only(freshet: Freshet, database: Db) -> None:
+def test_unreachable_page_fails_only_its_cells(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         lost = '[cells.lost]\nurl = "http://127.0.0.1:9/"\ncss = "h1"\nevery = "5m"\n'
@@ -122,7 +118,7 @@ def test_a_page_that_cannot_be_had_costs_its_own_cells_only(freshet: Freshet, da
     assert cells["lost"]["refreshed"] == 0
 
 
-def test_a_period_is_kept_and_a_new_one_counts_at_once(freshet: Freshet, database: Db) -> None:
+def test_changed_period_applies_immediately(freshet: Freshet, database: Db) -> None:
     def next_hours() -> float:
         cell = database.targets.find_one({"url": "cell:words"})
         assert cell is not None
@@ -137,9 +133,7 @@ def test_a_period_is_kept_and_a_new_one_counts_at_once(freshet: Freshet, databas
     assert base(database)["words"]["period_seconds"] == 300
 
 
-def test_a_cell_that_is_defined_no_longer_leaves_and_may_come_back(
-    freshet: Freshet, database: Db
-) -> None:
+def test_removed_cell_is_deleted_and_can_return(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -155,7 +149,7 @@ def test_a_cell_that_is_defined_no_longer_leaves_and_may_come_back(
     assert base(database)["part"]["content"] == {"html": "<div>a <b>b</b></div>"}
 
 
-def test_an_edited_selector_is_no_change_of_the_page(freshet: Freshet, database: Db) -> None:
+def test_edited_selector_is_not_a_change(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -165,9 +159,7 @@ def test_an_edited_selector_is_no_change_of_the_page(freshet: Freshet, database:
     assert database.visits.count_documents({"changed": 1}) == 0
 
 
-def test_replan_plans_cells_without_a_period_and_leaves_the_others_alone(
-    freshet: Freshet, database: Db
-) -> None:
+def test_replan_plans_only_cells_without_a_period(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
@@ -182,7 +174,7 @@ def test_replan_plans_cells_without_a_period_and_leaves_the_others_alone(
     }
 
 
-def test_periods_are_kept_besides_what_a_plan_may_spend(freshet: Freshet, database: Db) -> None:
+def test_periods_do_not_count_against_the_budget(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         for i in range(4):
             pages.file(f"{i}.html", FRONT)
@@ -199,7 +191,7 @@ def test_periods_are_kept_besides_what_a_plan_may_spend(freshet: Freshet, databa
     assert [cells[f"t{i}"]["refreshed"] for i in range(3)] == [5, 5, 5]
 
 
-def test_cells_may_stand_in_the_wrapper_of_a_site(freshet: Freshet, database: Db) -> None:
+def test_site_definition_can_define_cells(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.list("index.html", ["/item/1.html"])
         pages.item("item/1.html", "One")
@@ -222,13 +214,13 @@ def test_a_cell_and_a_spider_can_be_forgotten(freshet: Freshet, database: Db) ->
     assert base(database) == {}
 
 
-def test_a_file_that_is_not_there_is_said_in_one_line(freshet: Freshet, tmp_path: Path) -> None:
+def test_missing_file_is_a_one_line_error(freshet: Freshet, tmp_path: Path) -> None:
     result = freshet("crawl", "cells", "-a", f"file={tmp_path}/none.toml")
     assert result.code == 1
     assert "none.toml: No such file" in result.complaint
 
 
-def test_history_and_explain_know_cells_by_name(freshet: Freshet, database: Db) -> None:
+def test_history_and_explain_accept_cell_names(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))

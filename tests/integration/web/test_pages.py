@@ -1,4 +1,4 @@
-"""`scrapy dashboards`: dashboards are built from the cell store, and served while it changes."""
+"""`scrapy dashboards`: built from the cell store, served and updated when cells change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Serve:
         stderr = self.process.stderr
         assert stderr
         while not (match := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
-            assert line, "it ended before it served"
+            assert line, "the process ended before it served"
         self.url = f"{match[0]}dashboards/"
         wait_for(lambda: '"path"' in ask(f"{match[0]}api/v1/dashboards")[1])
         return self
@@ -92,7 +92,7 @@ def serving(freshet: Freshet, cells: Db, templates: Path, tmp_path: Path) -> Ite
         yield serve
 
 
-def test_the_built_in_page_shows_all_cells(freshet: Freshet, cells: Db, tmp_path: Path) -> None:
+def test_default_dashboard_shows_all_cells(freshet: Freshet, cells: Db, tmp_path: Path) -> None:
     done = in_json(freshet, "dashboards", "build")
     out = tmp_path / "data/dashboards"
     assert done == {"pages": {"index.html": "written"}, "out": str(out)}
@@ -121,7 +121,7 @@ def test_only_pages_whose_cells_changed_are_written(
     assert 'class="mark"' in (tmp_path / "out/rates.html").read_text(encoding="utf-8")
 
 
-def test_a_failing_page_is_one_line_and_the_rest_is_written(
+def test_failing_template_is_reported_and_others_are_written(
     freshet: Freshet, cells: Db, templates: Path, tmp_path: Path
 ) -> None:
     put(cells, "rate", {"value": 2}, "bank")
@@ -143,7 +143,7 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
         (("build", "{t}/sub", "--out", "{t}"), "the template and output folders must not"),
     ],
 )
-def test_the_users_mistakes_are_one_line(
+def test_invalid_folders_are_one_line_errors(
     freshet: Freshet, templates: Path, words: tuple[str, ...], complaint: str
 ) -> None:
     done = run(freshet, "dashboards", *(word.replace("{t}", str(templates)) for word in words))
@@ -152,9 +152,7 @@ def test_the_users_mistakes_are_one_line(
     assert not (templates.parent / "data/dashboards").exists()
 
 
-def test_a_wrong_folder_is_one_line_before_the_app_starts(
-    freshet: Freshet, templates: Path
-) -> None:
+def test_app_does_not_start_with_an_invalid_folder(freshet: Freshet, templates: Path) -> None:
     done = run(freshet, "web", "--port", 0, "--dashboards", "none")
     assert (done.code, "template folder not found" in done.complaint) == (1, True)
     out = ("--dashboards-out", templates / "out")
@@ -164,7 +162,7 @@ def test_a_wrong_folder_is_one_line_before_the_app_starts(
     assert "must not overlap" in done.complaint
 
 
-def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates: Path) -> None:
+def test_served_dashboards_are_updated(serving: Serve, cells: Db, templates: Path) -> None:
     status, page = serving.get("rates.html")
     assert (status, "1.25 EUR" in page) == (200, True)
     put(cells, "rate", {"value": "up"})
@@ -187,12 +185,12 @@ def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates
     wait_for(lambda: "bad.html" in ask(serving.url.removesuffix("/"))[1])
     page = ask(serving.url.removesuffix("/"))[1]
     assert "dashboards/more.html" in page
-    assert "dashboards/bad.html" not in page, "there is no file to link to"
+    assert "dashboards/bad.html" not in page, "a dashboard without a file is linked"
     serving.__exit__(None)
     assert serving.err.count("more.html, line 1") == 1, serving.err
 
 
-def test_files_are_served_with_a_policy_of_their_own(serving: Serve) -> None:
+def test_dashboards_have_their_own_security_policy(serving: Serve) -> None:
     answer = httpx.get(f"{serving.url}rates.html")
     assert answer.headers["content-security-policy"].startswith("default-src 'self'; img-src *")
     assert "form-action 'none'" in answer.headers["content-security-policy"]
@@ -205,11 +203,11 @@ def test_files_are_served_with_a_policy_of_their_own(serving: Serve) -> None:
     assert ask(f"{serving.url}rates.html", method="HEAD") == (200, "")
     assert ask(f"{serving.url}rates.html", method="PUT")[0] == 405
     listed = httpx.get(serving.url, follow_redirects=True)
-    assert listed.url.path == "/dashboards", "there is no index.html: the list leads on"
+    assert listed.url.path == "/dashboards", "without index.html, the list is shown"
     assert 'href="/dashboards/rates.html"' in listed.text
 
 
-def test_dashboards_are_for_users(browsers: Browsers, vic: Browser) -> None:
+def test_dashboards_require_sign_in(browsers: Browsers, vic: Browser) -> None:
     assert browsers().get("/dashboards/index.html").status_code == 303
     assert browsers().get("/api/v1/dashboards").status_code == 401
     assert vic.get("/dashboards").status_code == 200
@@ -244,12 +242,12 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("mongo")
-def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: EmbeddedServer) -> None:
+def test_unavailable_database_is_logged_once(freshet: Freshet, own_server: EmbeddedServer) -> None:
     env = {"MONGO_URI": own_server.uri, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.5}
     with Serve(freshet, **env) as serve:
         own_server.stop()
         time.sleep(4)
-        assert serve.get()[0] == 503, "without the database, nobody knows who may see them"
+        assert serve.get()[0] == 503, "users cannot be checked without the database"
         own_server.start()
         with MongoClient[Row](own_server.uri, tz_aware=True) as client:
             put(client.get_default_database(), "rate", {"value": "back"})

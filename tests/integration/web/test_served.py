@@ -34,14 +34,14 @@ TARGETS = [
 ]
 
 
-async def fared(uri: str) -> tuple[float, dict[str | None, due.VisitShare]]:
+async def insert_and_read_shares(uri: str) -> tuple[float, dict[str | None, due.VisitShare]]:
     async with opened(Config.load(mongo_uri=uri)) as db:
         await db.targets.insert_many(TARGETS)
         return await due.served(db, "s"), await due.served_of_hosts(db, "s")
 
 
-def test_the_share_of_a_host_and_the_load_of_its_cells(stored: tuple[Db, str]) -> None:
-    of_all, of_hosts = asyncio.run(fared(stored[1]))
+def test_visit_share_and_load_by_host(stored: tuple[Db, str]) -> None:
+    of_all, of_hosts = asyncio.run(insert_and_read_shares(stored[1]))
     assert of_all == pytest.approx(19 / 26)
     assert of_hosts["pg"] == due.VisitShare(12 / 16, pytest.approx(1.5))
     assert of_hosts["lite"] == due.VisitShare(1.0, pytest.approx(0.01))

@@ -52,7 +52,7 @@ def file_url(tmp_path: Path) -> str:
     return sqlite(tmp_path / "shop.db", *RATES)
 
 
-def test_results_of_both_databases_become_cells(
+def test_query_results_of_both_databases_become_cells(
     freshet: Freshet, database: Db, rates: Postgres, file_url: str
 ) -> None:
     sql = "SELECT currency, rate, day FROM rates WHERE currency <> :base"
@@ -74,7 +74,7 @@ def test_results_of_both_databases_become_cells(
     assert all(row["execution_seconds"] > 0 for row in cells.values())
 
 
-def test_a_change_of_a_base_table_is_logged_as_of_any_target(
+def test_changed_table_is_logged_as_a_change(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:
     text = database_of("pg", rates.url) + cell("usd", "pg", "SELECT rate FROM rates ORDER BY 1")
@@ -89,7 +89,7 @@ def test_a_change_of_a_base_table_is_logged_as_of_any_target(
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM rates RETURNING *", "INSERT INTO rates"])
-def test_a_query_that_is_no_query_is_refused(
+def test_statements_other_than_select_are_refused(
     freshet: Freshet, statement: str, file_url: str
 ) -> None:
     path = freshet.folder / "cells.toml"
@@ -99,7 +99,7 @@ def test_a_query_that_is_no_query_is_refused(
     assert "cells.bad: sql must be a single SELECT" in result.complaint
 
 
-def test_what_writes_behind_a_query_is_refused_by_the_database(
+def test_query_with_hidden_writes_fails_in_the_database(
     freshet: Freshet, database: Db, rates: Postgres, file_url: str
 ) -> None:
     rates.run(
@@ -117,7 +117,7 @@ def test_what_writes_behind_a_query_is_refused_by_the_database(
     assert cells["ok"]["error"] is None
 
 
-def test_a_slow_query_is_ended_and_the_others_go_on(
+def test_slow_query_times_out_and_others_are_read(
     freshet: Freshet, database: Db, rates: Postgres, file_url: str
 ) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
@@ -138,7 +138,7 @@ def test_a_slow_query_is_ended_and_the_others_go_on(
     assert time.monotonic() - began < 20
 
 
-def test_a_database_that_hangs_is_left_alone_and_the_others_go_on(
+def test_hanging_database_is_skipped_and_others_are_read(
     freshet: Freshet, database: Db, rates: Postgres, file_url: str
 ) -> None:
     text = (
@@ -162,9 +162,7 @@ def test_a_database_that_hangs_is_left_alone_and_the_others_go_on(
     assert not any(row["error"] for row in base(database).values())
 
 
-def test_a_server_that_takes_the_connection_and_says_nothing(
-    freshet: Freshet, database: Db, file_url: str
-) -> None:
+def test_silent_database_server_times_out(freshet: Freshet, database: Db, file_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
         read_cells(
@@ -200,19 +198,17 @@ def cutting(server: Postgres) -> Iterator[None]:
         thread.join()
 
 
-def test_queries_of_a_database_are_asked_one_after_the_other(
+def test_queries_of_a_database_run_one_at_a_time(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:
     slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(0.3)") for i in range(4)]
     read_cells(freshet, database_of("pg", rates.url) + "".join(slow))
-    took = sorted(row["execution_seconds"] for row in base(database).values())
-    assert took[0] >= 0.3
-    assert took[2] < 0.6
+    durations = sorted(row["execution_seconds"] for row in base(database).values())
+    assert durations[0] >= 0.3
+    assert durations[2] < 0.6
 
 
-def test_a_pass_that_has_ended_asks_for_nothing_more(
-    freshet: Freshet, database: Db, rates: Postgres
-) -> None:
+def test_ended_run_sends_no_more_queries(freshet: Freshet, database: Db, rates: Postgres) -> None:
     slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(1)") for i in range(8)]
     text = database_of("pg", rates.url) + "".join(slow)
     read_cells(freshet, text, "-s", "CLOSESPIDER_TIMEOUT=1.5")
@@ -221,7 +217,7 @@ def test_a_pass_that_has_ended_asks_for_nothing_more(
     assert all(row["error"] is None for row in base(database).values())
 
 
-def test_a_dropped_connection_costs_its_cell_and_is_made_anew(
+def test_dropped_connection_fails_one_cell_and_is_reopened(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:
     with cutting(rates):
@@ -236,7 +232,7 @@ def test_a_dropped_connection_costs_its_cell_and_is_made_anew(
     assert cells["after"]["content"]["rows"] == [{"n": 1}]
 
 
-def test_a_million_rows_are_not_read(freshet: Freshet, database: Db, rates: Postgres) -> None:
+def test_result_sizes_are_limited(freshet: Freshet, database: Db, rates: Postgres) -> None:
     million = "SELECT i, repeat('x', 1000) AS t FROM generate_series(1, 1000000) AS i"
     read_cells(
         freshet,
@@ -251,7 +247,7 @@ def test_a_million_rows_are_not_read(freshet: Freshet, database: Db, rates: Post
     assert cells["few"]["error"] is None
 
 
-def test_a_changed_schema_is_an_error_until_the_cell_is_edited(
+def test_changed_columns_are_an_error_until_the_cell_is_edited(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:
     head = database_of("pg", rates.url)
@@ -271,13 +267,13 @@ def test_a_changed_schema_is_an_error_until_the_cell_is_edited(
     assert base(database)["all"]["error"] is None
 
 
-def test_two_columns_of_one_name_are_refused(freshet: Freshet, database: Db, file_url: str) -> None:
+def test_duplicate_column_names_are_refused(freshet: Freshet, database: Db, file_url: str) -> None:
     text = database_of("lite", file_url) + cell("twice", "lite", "SELECT 1 AS n, 2 AS n")
     read_cells(freshet, text)
     assert "duplicate column name: 'n'" in base(database)["twice"]["error"]
 
 
-def test_a_locked_file_costs_its_cells_only(
+def test_locked_file_fails_only_its_cells(
     freshet: Freshet, database: Db, tmp_path: Path, file_url: str, rates: Postgres
 ) -> None:
     with sqlite3.connect(tmp_path / "shop.db", isolation_level=None) as other:
@@ -298,7 +294,7 @@ def test_a_locked_file_costs_its_cells_only(
 SECRET = "hunter2@x/%"
 
 
-def test_a_password_is_neither_printed_nor_stored(
+def test_passwords_are_not_printed_or_stored(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:
     url = "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:9/db"
@@ -337,7 +333,7 @@ def test_a_url_with_a_secret_is_refused(freshet: Freshet, url: str, message: str
         ("sqlite://", "missing file name"),
     ],
 )
-def test_a_database_that_cannot_be_opened_costs_its_cells(
+def test_unusable_database_fails_only_its_cells(
     freshet: Freshet, database: Db, url: str, message: str, file_url: str
 ) -> None:
     text = database_of("odd", url) + database_of("lite", file_url)

@@ -1,4 +1,4 @@
-"""Pages, fragments, errors and the JSON API of the web app, and its helpers."""
+"""The web app's pages, fragments, errors, JSON API and helpers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def put_site(db: Db, name: str, **more: Any) -> None:
 def test_the_board_shows_each_site(local: Browser, database: Db) -> None:
     empty = local.get("/")
     assert "No sites yet" in empty.text
-    assert "scrapy crawl site" in empty.text, "the next step"
+    assert "scrapy crawl site" in empty.text, "the next step is missing"
     put_site(database, "shop")
     put_site(database, HOSTILE, reason=HOSTILE)
     page = local.get("/").text
@@ -62,7 +62,7 @@ def test_the_board_shows_each_site(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_htmx_gets_the_part_of_the_page_that_it_replaces(local: Browser, database: Db) -> None:
+def test_htmx_request_returns_only_the_fragment(local: Browser, database: Db) -> None:
     put_site(database, "shop")
     whole = local.get("/").text
     part = local.get("/", headers={"HX-Request": "true", "HX-Request-Type": "partial"})
@@ -74,7 +74,7 @@ def test_htmx_gets_the_part_of_the_page_that_it_replaces(local: Browser, databas
 
 
 @pytest.mark.mongo
-def test_errors_have_the_form_that_the_client_reads(local: Browser) -> None:
+def test_error_format_depends_on_the_client(local: Browser) -> None:
     page = local.get("/nope")
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "Go to the first page" in page.text
@@ -94,14 +94,14 @@ def test_errors_have_the_form_that_the_client_reads(local: Browser) -> None:
 
 @pytest.mark.mongo
 @pytest.mark.parametrize("cursor", ["x", "e30", "W10", "eyJ0IjoxfQ", "W3siJGd0IjoxfV0", "é", "[]"])
-def test_a_forged_cursor_is_refused(local: Browser, cursor: str) -> None:
+def test_forged_cursor_is_refused(local: Browser, cursor: str) -> None:
     answer = local.request("GET", "/api/v1/audit", params={"cursor": cursor})
     assert answer.status_code == 422
     assert "cursor" in answer.json()["detail"]
 
 
 @pytest.mark.mongo
-def test_the_api_describes_itself(local: Browser) -> None:
+def test_openapi_schema_and_docs_list_all_paths(local: Browser) -> None:
     schema = local.get("/api/openapi.json").json()
     assert {"/api/v1/sites", "/api/v1/me", "/api/v1/audit"} <= schema["paths"].keys()
     assert all(path.startswith("/api/v1/") for path in schema["paths"])
@@ -112,7 +112,7 @@ def test_the_api_describes_itself(local: Browser) -> None:
 
 
 @pytest.mark.mongo
-def test_the_app_works_below_a_path(stored: tuple[Db, str]) -> None:
+def test_app_works_below_a_root_path(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], WebOptions(root_path="/freshet")) as make:
         browser = make(address="127.0.0.1")
         for path in ("/freshet/", "/"):  # the proxy keeps the prefix, or removes it
@@ -129,13 +129,13 @@ def test_the_app_works_below_a_path(stored: tuple[Db, str]) -> None:
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_the_database_is_away_and_comes_back() -> None:
-    lose_the_database()
-    # Collect the sockets now, while their warnings are ignored and no variable keeps the app.
+def test_app_recovers_after_a_database_outage() -> None:
+    run_database_outage()
+    # Collect the sockets while their warnings are ignored and nothing references the app.
     gc.collect()
 
 
-def lose_the_database() -> None:
+def run_database_outage() -> None:
     options = WebOptions()
     with (
         second_mongod() as (client, uri),
@@ -156,7 +156,7 @@ def lose_the_database() -> None:
         assert browser.get("/health").status_code == 503
         began = time.monotonic()
         assert browser.get("/").status_code == 503
-        assert time.monotonic() - began < 0.5, "does not wait again"
+        assert time.monotonic() - began < 0.5, "waits for the database again"
         client.admin.command("configureFailPoint", "failCommand", mode="off")
         time.sleep(PAUSE_SECONDS + 0.1)
         assert browser.get("/").status_code == 200
@@ -182,7 +182,7 @@ def start_without_a_database() -> None:
         assert browser.get("/health").json() == {"status": "database unavailable"}
 
 
-def test_vendored_files_are_those_of_their_packages() -> None:
+def test_vendored_files_match_their_checksums() -> None:
     folder = STATIC / "vendor"
     lines = (folder / "CHECKSUMS").read_text(encoding="ascii").splitlines()
     listed = dict(reversed(line.split("  ")) for line in lines)
@@ -192,7 +192,7 @@ def test_vendored_files_are_those_of_their_packages() -> None:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
 
 
-def test_nothing_is_loaded_from_other_hosts_and_nothing_is_inline() -> None:
+def test_templates_have_no_external_or_inline_resources() -> None:
     for path in TEMPLATES.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r'(?:src|href|action)="(?:https?:)?//', text), path
@@ -200,7 +200,7 @@ def test_nothing_is_loaded_from_other_hosts_and_nothing_is_inline() -> None:
         assert not re.search(r"<script(?! src=)", text), path
 
 
-def test_static_files_are_kept_by_browsers_only_under_their_digest(local: Browser) -> None:
+def test_only_versioned_static_files_are_cached(local: Browser) -> None:
     link = re.search(r'href="(/static/freshet\.css\?v=[0-9a-f]+)"', local.get("/").text)
     assert link
     assert "immutable" in local.get(link[1]).headers["cache-control"]
@@ -215,18 +215,18 @@ def test_static_files_are_kept_by_browsers_only_under_their_digest(local: Browse
         "\x01javascript:alert(1)", "java\nscript:alert(1)", "https://a/" + "x" * 3000,
     ],
 )  # fmt: skip
-def test_only_addresses_of_the_web_are_links(url: Any) -> None:
+def test_only_http_urls_become_links(url: Any) -> None:
     assert "<a" not in pages.outside(url)
     assert "href" not in pages.outside(url, "text")
 
 
-def test_links_to_other_sites_give_nothing_away() -> None:
+def test_external_links_send_no_referrer() -> None:
     shown = pages.outside('https://a.example/?q="><script>')
     assert 'rel="noopener noreferrer nofollow"' in shown
     assert "<script>" not in shown
 
 
-def test_long_texts_are_cut_wherever_they_are_printed() -> None:
+def test_long_texts_are_truncated_in_templates() -> None:
     from crawler.web.pages import environment
 
     made = environment().from_string("<b>{{ title }}</b>").render(title="x" * 1_000_000)
@@ -235,7 +235,7 @@ def test_long_texts_are_cut_wherever_they_are_printed() -> None:
     assert environment().from_string("{{ x }}").render(x=HOSTILE).count("<") == 0
 
 
-def test_times_are_printed_in_utc_for_the_script() -> None:
+def test_times_are_rendered_in_utc() -> None:
     at = datetime(2026, 11, 23, 8, 5, 7, tzinfo=UTC)
     assert pages.time_of(at) == (
         '<time datetime="2026-11-23T08:05:07Z" title="2026-11-23 08:05:07 UTC">'
@@ -246,7 +246,7 @@ def test_times_are_printed_in_utc_for_the_script() -> None:
     assert "none" in pages.time_of(None)
 
 
-def test_cursors_are_round_trips() -> None:
+def test_cursor_round_trip() -> None:
     key = (datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC), ObjectId(), "a b", 1.5, 3, None, True)
     cursor = cursor_of(key)
     assert cursor is not None
@@ -257,7 +257,7 @@ def test_cursors_are_round_trips() -> None:
 
 @pytest.mark.mongo
 @pytest.mark.parametrize("direction", [1, -1])
-def test_pages_have_each_row_once_also_with_equal_and_absent_values(
+def test_pagination_handles_equal_and_missing_values(
     stored: tuple[Db, str], direction: int
 ) -> None:
     import asyncio
@@ -282,7 +282,7 @@ def test_pages_have_each_row_once_also_with_equal_and_absent_values(
     assert asyncio.run(pages()) == expected
 
 
-def test_a_rejected_form_keeps_its_values_and_names_each_problem() -> None:
+def test_rejected_form_keeps_values_and_reports_each_problem() -> None:
     class Limits(BaseModel):
         minimum: float = Field(gt=0)
         name: str
@@ -297,14 +297,14 @@ def test_a_rejected_form_keeps_its_values_and_names_each_problem() -> None:
     assert parsed == Limits(minimum=2, name="n", tags=["a", "b"])
 
 
-def test_failures_are_forgotten_after_the_wait() -> None:
+def test_failures_expire_after_the_wait() -> None:
     now = 0.0
     limit = FailureLimit(lambda: now)
     for _ in range(MAX_FAILURES):
         assert limit.begin("user a", "address b") == 0
     assert limit.begin("user a", "address c") == WAIT_SECONDS
     assert limit.begin("user d", "address b") == WAIT_SECONDS
-    assert limit.begin("user d", "address e") == 0, "a refused attempt counts for nobody"
+    assert limit.begin("user d", "address e") == 0, "a refused attempt was counted"
     now = WAIT_SECONDS
     assert limit.begin("user a", "address b") == 0
     limit.succeeded("user a", "address b")

@@ -1,4 +1,4 @@
-"""Attacks on all routes at once, on sessions, and on what the app takes before a sign-in."""
+"""Attacks on all routes, on sessions, and on input that is accepted before sign-in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OUTSIDE = (
 )  # fmt: skip
 
 
-def writes(browser: Browser) -> list[tuple[str, str]]:
+def write_routes(browser: Browser) -> list[tuple[str, str]]:
     """Return method and path of all routes that write."""
     return [
         (method, route.path)
@@ -50,7 +50,7 @@ def writes(browser: Browser) -> list[tuple[str, str]]:
     ]
 
 
-def test_no_write_is_accepted_from_another_site(anna: Browser, vic: Browser) -> None:
+def test_cross_site_writes_are_refused(anna: Browser, vic: Browser) -> None:
     own, others = anna.token("/account"), vic.token("/account")
     forged: list[dict[str, str]] = [
         {},
@@ -58,13 +58,13 @@ def test_no_write_is_accepted_from_another_site(anna: Browser, vic: Browser) -> 
         {"Origin": "https://evil.example", "X-CSRF-Token": own},
         {"Sec-Fetch-Site": "same-site", "X-CSRF-Token": own},
     ]
-    found = writes(anna)
+    found = write_routes(anna)
     assert {("POST", "/sign-out"), ("PUT", "/api/v1/sites/{name:path}/tags")} <= set(found)
     for method, path in found:
         for headers in forged:
             answer = anna.request(method, path, headers=headers, json={})
             assert answer.status_code == 403, (method, path, headers)
-    # Forms of other sites can send JSON with these types, without asking the app before.
+    # Forms of other sites can send JSON with these types without a CORS preflight.
     for kind in ("text/plain", FORM, MULTIPART):
         answer = anna.request(
             "POST", "/api/v1/changes/read-all", content=b'{"site": "a"}',
@@ -73,7 +73,7 @@ def test_no_write_is_accepted_from_another_site(anna: Browser, vic: Browser) -> 
         assert answer.status_code == 403, kind
 
 
-def test_another_role_ends_the_sessions(anna: Browser, vic: Browser, browsers: Browsers) -> None:
+def test_role_change_ends_the_sessions(anna: Browser, vic: Browser, browsers: Browsers) -> None:
     async def promote() -> None:
         async with opened(browsers.app.state.database.config) as store:
             await users.set_role(store, "vic", Role.EDITOR)
@@ -86,7 +86,9 @@ def test_another_role_ends_the_sessions(anna: Browser, vic: Browser, browsers: B
     assert vic.get("/account/audit").status_code == 200
 
 
-def test_a_feed_is_its_own_users_alone(anna: Browser, vic: Browser, browsers: Browsers) -> None:
+def test_feed_token_gives_access_to_one_feed_only(
+    anna: Browser, vic: Browser, browsers: Browsers
+) -> None:
     def make(browser: Browser) -> str:
         headers = {"Origin": browser.origin, "X-CSRF-Token": browser.token("/account")}
         made = browser.request("POST", "/api/v1/changes/feed", headers=headers)
@@ -110,7 +112,7 @@ def test_a_feed_is_its_own_users_alone(anna: Browser, vic: Browser, browsers: Br
     assert reader.get(of_anna.replace("/changes/feed.atom", "/changes")).status_code == 303
 
 
-def test_no_field_leads_to_another_site(anna: Browser) -> None:
+def test_form_fields_cannot_redirect_to_another_site(anna: Browser) -> None:
     token = anna.token("/account")
     for path in OUTSIDE:
         for form in ("/changes/read-all", "/budget/again", "/changes/since"):
@@ -122,16 +124,16 @@ def test_no_field_leads_to_another_site(anna: Browser) -> None:
             assert "x-evil" not in answer.headers
 
 
-def test_one_network_has_one_limit_of_failed_sign_ins(browsers: Browsers) -> None:
+def test_ipv6_network_shares_one_sign_in_limit(browsers: Browsers) -> None:
     for number in range(passwords.MAX_FAILURES):
-        # A user usually has all addresses of such a network.
+        # One user usually controls a whole /64 network.
         attacker = browsers(address=f"2001:db8:1:1::{number + 1:x}")
         assert attacker.sign_in(f"user{number}", "wrong").status_code == 401
     assert browsers(address="2001:db8:1:1:ffff::1").sign_in("vic").status_code == 429
     assert browsers(address="2001:db8:1:2::1").sign_in("vic").status_code == 303
 
 
-def test_the_memory_of_failed_sign_ins_is_bounded() -> None:
+def test_failed_sign_ins_use_bounded_memory() -> None:
     limit = FailureLimit(lambda: 0.0)
     for number in range(passwords.MAX_REMEMBERED):
         limit.begin(f"user {number}", f"address {number}")
@@ -139,14 +141,14 @@ def test_the_memory_of_failed_sign_ins_is_bounded() -> None:
 
 
 def form_of(text: bytes) -> bytes:
-    """Return the parts of a form, the last one with this text."""
+    """Return a multipart form with one part that contains this text."""
     return b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + text + b"\r\n--x--"
 
 
-def test_a_stranger_cannot_keep_the_app_busy(browsers: Browsers) -> None:
+def test_unauthenticated_bodies_are_parsed_quickly(browsers: Browsers) -> None:
     stranger = browsers()
     for kind, body, status in (
-        # Decoding these 30 kB as punycode takes 0.1 s; a megabyte took minutes.
+        # Decoding these 30 kB as punycode takes 0.1 s; decoding a megabyte would take minutes.
         (f"{MULTIPART}; charset=punycode", form_of(b"b" * 30_000), 415),
         (f"{MULTIPART}; charset=unicode_escape", form_of(b"\\ud800"), 415),
         ("application/json; charset=utf-7", b"{}", 415),
@@ -169,7 +171,7 @@ def test_a_stranger_cannot_keep_the_app_busy(browsers: Browsers) -> None:
         assert len(answer.content) < 10_000
 
 
-def test_bodies_of_strangers_and_viewers_are_not_read(browsers: Browsers, vic: Browser) -> None:
+def test_unauthorized_bodies_are_not_read(browsers: Browsers, vic: Browser) -> None:
     read = 0
 
     async def upload() -> AsyncIterator[bytes]:
@@ -186,13 +188,13 @@ def test_bodies_of_strangers_and_viewers_are_not_read(browsers: Browsers, vic: B
     assert read == 0
 
 
-def test_a_long_password_fits_into_the_form(browsers: Browsers) -> None:
+def test_longest_password_fits_into_the_form(browsers: Browsers) -> None:
     longest = "\U0001f511" * passwords.MAX_CHARACTERS
     answer = browsers().sign_in("anna", longest, next=f"/account?{'é' * 600}")
     assert answer.status_code == 401
 
 
-def test_no_path_leads_out_of_the_dashboards(stored: tuple[Db, str], tmp_path: Path) -> None:
+def test_dashboard_paths_cannot_escape_their_folder(stored: tuple[Db, str], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a secret")
     root = tmp_path / "built"
     (root / "folder").mkdir(parents=True)
@@ -224,7 +226,7 @@ def test_no_path_leads_out_of_the_dashboards(stored: tuple[Db, str], tmp_path: P
             assert b"a secret" not in b"".join(part.get("body", b"") for part in sent)
 
 
-def test_json_that_is_deep_or_not_json_is_refused(local: Browser) -> None:
+def test_deep_or_invalid_json_is_refused(local: Browser) -> None:
     headers = {"Content-Type": "application/json"}
     for content in (b"[" * 1_900_000, b'{"a":' * 300_000, b"9" * 5000, b"\xff\xfe", b""):
         answer = local.request("POST", "/api/v1/changes/read-all", content=content, headers=headers)

@@ -1,4 +1,4 @@
-"""The budget in the web app: curve, forecast, dry run, apply, simulation, and their limits."""
+"""The budget page: curve, forecast, dry run, apply, simulation, and their limits."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SECONDS = 90
 
 @contextmanager
 def at_now(uri: str, options: WebOptions | None = None) -> Iterator[Browser]:
-    """Make an app whose time is that of the known pages, and a browser on this machine."""
+    """Create an app with the clock of the stored pages, and a browser on the same machine."""
     with browsers_of(uri, options or WebOptions(), clock_offset_hours=clock()) as make:
         yield make(address="127.0.0.1")
 
 
 def pause(browser: Browser, seconds: float = 0.1) -> None:
-    """Let the app work for a moment."""
+    """Run the app's event loop for some time."""
     browser._loop.run_until_complete(asyncio.sleep(seconds))
 
 
@@ -41,7 +41,7 @@ def ended(browser: Browser) -> Row:
     """Wait until no job is running, and return the state of the last one."""
     for _ in range(SECONDS * 10):
         answer = browser.get(f"{API}/jobs")
-        # The database may be too slow for the sign-in of a viewer while a job computes.
+        # While a job is running, the database may be too slow to check the viewer's session.
         if answer.status_code != 503:
             assert answer.status_code == 200, answer.text
             latest: Row = answer.json()["latest"]
@@ -52,7 +52,7 @@ def ended(browser: Browser) -> Row:
 
 
 def curve(browser: Browser, query: str = "") -> Row:
-    """Return the curve as soon as it is computed."""
+    """Wait until the curve is computed, and return it."""
     assert browser.get(f"{API}{query}").status_code == 503
     assert ended(browser)["state"] == "done"
     answer = browser.get(f"{API}{query}")
@@ -65,22 +65,22 @@ def send(browser: Browser, action: str, **fields: str) -> httpx.Response:
     return browser.post(f"/budget/{action}", {"csrf": browser.token()} | fields)
 
 
-def order(browser: Browser, path: str, body: Row) -> httpx.Response:
-    """Send a write to the API as the script of a page does."""
+def send_json(browser: Browser, path: str, body: Row) -> httpx.Response:
+    """Send a write to the API, as the page's script does."""
     headers = {"Origin": browser.origin, "X-CSRF-Token": browser.token()}
     return browser.request("POST", f"{API}/{path}", json=body, headers=headers)
 
 
-def two_sites(db: Db, uri: str) -> None:
-    """Store the pages of the paper, and a second site that never changes."""
+def put_two_sites(db: Db, uri: str) -> None:
+    """Store the pages of the paper and a second site that never changes."""
     quiet = [page(f"https://quiet.example/{i}", spider="quiet") for i in range(5)]
     put(db, uri, [*of_the_paper(), *quiet])
 
 
 @pytest.mark.soak
-def test_from_the_curve_to_a_new_plan(stored: tuple[Db, str]) -> None:
+def test_workflow_from_curve_to_applied_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    two_sites(db, uri)
+    put_two_sites(db, uri)
     with at_now(uri) as browser:
         waiting = browser.get("/budget").text
         assert "Computing the curve" in waiting
@@ -110,7 +110,7 @@ def test_from_the_curve_to_a_new_plan(stored: tuple[Db, str]) -> None:
         assert preview["planned"]["requests_per_day"] <= 10
         expected = few["planned"]["freshness"]
         assert preview["planned"]["freshness"] == pytest.approx(expected, abs=0.1)
-        assert preview["moves"], "the fixed intervals spend more"
+        assert preview["moves"], "the fixed intervals take more requests"
         changes = [
             abs(m["visits_per_week"] - m["visits_per_week_before"]) for m in preview["moves"]
         ]
@@ -137,7 +137,7 @@ def test_from_the_curve_to_a_new_plan(stored: tuple[Db, str]) -> None:
         assert after["plans"] == [str(plan["_id"])]
 
 
-def test_an_empty_database_says_the_next_step(local: Browser) -> None:
+def test_empty_database_shows_the_next_step(local: Browser) -> None:
     local.get("/budget")
     job = ended(local)
     assert job["state"] == "failed"
@@ -145,47 +145,47 @@ def test_an_empty_database_says_the_next_step(local: Browser) -> None:
     assert "no pages to plan" in shown
     assert "No curve yet" in shown
     again = local.get("/budget").text
-    assert "every 1s" not in again, "does not try again and again"
+    assert "every 1s" not in again, "computes the curve repeatedly"
     assert send(local, "again", objective="balanced").status_code == 303
     assert "Computing the curve" in local.get("/budget").text
     assert ended(local)["state"] == "failed"
 
 
 @pytest.mark.soak
-def test_a_dry_run_that_is_out_of_date_is_not_applied(stored: tuple[Db, str]) -> None:
+def test_outdated_dry_run_is_not_applied(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    two_sites(db, uri)
+    put_two_sites(db, uri)
     with at_now(uri) as browser:
-        refused = order(browser, "apply", {"preview": "0" * 16})
+        refused = send_json(browser, "apply", {"preview": "0" * 16})
         assert refused.status_code == 422
         assert "Make the dry run again" in refused.json()["detail"]
         chosen = {"budget": 12, "objective": "age"}
-        first = order(browser, "preview", chosen).json()
+        first = send_json(browser, "preview", chosen).json()
         assert ended(browser)["state"] == "done"
-        planned = order(browser, "apply", {"preview": first["id"]})
+        planned = send_json(browser, "apply", {"preview": first["id"]})
         assert planned.status_code == 202
         assert ended(browser)["state"] == "done"
-        # The same dry run again, and one made before somebody else's replan.
-        assert order(browser, "apply", {"preview": first["id"]}).is_error
-        second = order(browser, "preview", chosen).json()
+        # An applied dry run, and a dry run that is older than another user's replan.
+        assert send_json(browser, "apply", {"preview": first["id"]}).is_error
+        second = send_json(browser, "preview", chosen).json()
         assert ended(browser)["state"] == "done"
         (plan,) = db.plans.find({})
         db.plans.insert_one({**plan, "_id": "later"})
         db.plans.delete_one({"_id": plan["_id"]})
-        order(browser, "apply", {"preview": second["id"]})
+        send_json(browser, "apply", {"preview": second["id"]})
         job = ended(browser)
         assert job["state"] == "failed"
         assert job["error"] == "the plan has changed since the dry run. Make the dry run again."
 
 
-def test_apply_waits_for_no_other_replan(stored: tuple[Db, str]) -> None:
+def test_apply_fails_during_another_replan(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    two_sites(db, uri)
+    put_two_sites(db, uri)
     with at_now(uri) as browser:
-        preview = order(browser, "preview", {"budget": 12}).json()
+        preview = send_json(browser, "preview", {"budget": 12}).json()
         assert ended(browser)["state"] == "done"
         with holding(uri, leases.REPLAN):
-            order(browser, "apply", {"preview": preview["id"]})
+            send_json(browser, "apply", {"preview": preview["id"]})
             job = ended(browser)
         assert job["state"] == "failed"
         assert job["error"].startswith("another replan is running on ")
@@ -193,32 +193,32 @@ def test_apply_waits_for_no_other_replan(stored: tuple[Db, str]) -> None:
         assert "another replan is running" in browser.get("/budget").text
 
 
-def test_one_job_at_a_time_which_can_be_cancelled(stored: tuple[Db, str]) -> None:
+def test_one_job_runs_at_a_time_and_can_be_cancelled(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [page(f"https://shop.example/{i}", spread(i % 9, i % 24)) for i in range(300)])
     with at_now(uri) as browser:
         chosen = {"policies": ["optimal", "uniform", "sqrt", "age", "freshness", "harmonic"]}
-        job = order(browser, "simulate", chosen).json()
+        job = send_json(browser, "simulate", chosen).json()
         assert job["state"] == "running"
         refused = send(browser, "preview", budget="12", objective="age")
         assert refused.status_code == 409
         assert "Another job is running: simulation (local)" in refused.text
-        assert 'value="12"' in refused.text, "nothing typed is lost"
-        assert order(browser, "preview", {"budget": 12}).status_code == 409
+        assert 'value="12"' in refused.text, "the form lost its values"
+        assert send_json(browser, "preview", {"budget": 12}).status_code == 409
         pause(browser, 0.5)
         process = browser.app.state.planner.jobs.process
         assert process.returncode is None
-        stopped = order(browser, f"jobs/{job['id']}/cancel", {}).json()
+        stopped = send_json(browser, f"jobs/{job['id']}/cancel", {}).json()
         assert stopped["latest"]["state"] == "cancelled"
-        assert process.returncode is not None, "its subprocess has ended"
+        assert process.returncode is not None, "the subprocess is still running"
         assert "cancelled" in browser.get("/budget").text
-        order(browser, f"jobs/{job['id']}/cancel", {})
-        order(browser, "jobs/nope/cancel", {})
+        send_json(browser, f"jobs/{job['id']}/cancel", {})
+        send_json(browser, "jobs/nope/cancel", {})
 
 
-def test_policies_are_compared_on_the_own_history(stored: tuple[Db, str]) -> None:
+def test_policies_are_compared_on_stored_history(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    two_sites(db, uri)
+    put_two_sites(db, uri)
     with at_now(uri) as browser:
         curve(browser)
         answer = send(browser, "simulate", policies="uniform")
@@ -239,11 +239,11 @@ def test_policies_are_compared_on_the_own_history(stored: tuple[Db, str]) -> Non
 
 
 @pytest.mark.parametrize("budget", ["abc", "0", "-1", "1e12", "nan", "9" * 60, HOSTILE])
-def test_a_wrong_budget_is_shown_beside_the_field(local: Browser, budget: str) -> None:
+def test_invalid_budget_is_shown_next_to_the_field(local: Browser, budget: str) -> None:
     answer = send(local, "preview", budget=budget, objective="balanced")
     assert answer.status_code == 422
     assert HOSTILE not in answer.text
-    answer = order(local, "preview", {"budget": budget})
+    answer = send_json(local, "preview", {"budget": budget})
     assert answer.status_code == 422
     planner = local.app.state.planner
     local._loop.run_until_complete(planner.close())
@@ -258,7 +258,7 @@ def test_stored_content_is_shown_as_text(stored: tuple[Db, str]) -> None:
     put(db, uri, rows)
     with at_now(uri) as browser:
         curve(browser)
-        order(browser, "preview", {"budget": 3})
+        send_json(browser, "preview", {"budget": 3})
         job = ended(browser)
         assert job["state"] == "done", job["error"]
         assert max(len(move["url"]) for move in job["result"]["moves"]) <= 2000
@@ -268,11 +268,11 @@ def test_stored_content_is_shown_as_text(stored: tuple[Db, str]) -> None:
         assert 'href="javascript' not in shown
 
 
-def test_viewers_see_the_curve_and_change_nothing(stored: tuple[Db, str]) -> None:
+def test_viewers_see_the_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
     from crawler.storage.accounts.schemas import Role
 
     db, uri = stored
-    two_sites(db, uri)
+    put_two_sites(db, uri)
     put_user(db, "vic", Role.VIEWER)
     with browsers_of(uri, OPEN, clock_offset_hours=clock()) as make:
         vic = make()
@@ -288,7 +288,7 @@ def test_viewers_see_the_curve_and_change_nothing(stored: tuple[Db, str]) -> Non
             assert vic.post(f"/budget/{action}", form).status_code == 403
 
 
-def test_a_move_of_the_slider_shows_smaller_sites_together(stored: tuple[Db, str]) -> None:
+def test_smaller_sites_are_grouped(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [page(f"https://s{i}.example/", spread(i % 9, 12), spider=f"s{i}")
                   for i in range(MAX_SITES + 5)])  # fmt: skip

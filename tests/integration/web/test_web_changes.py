@@ -37,7 +37,7 @@ def hours(count: float) -> datetime:
 
 
 class Log:
-    """Writes visits and versions as crawls do."""
+    """Stores visits and versions as crawls do."""
 
     def __init__(self, db: Db) -> None:
         self.db = db
@@ -47,7 +47,7 @@ class Log:
         self, at: datetime, url: str, content: dict[str, Any] | None = None, spider: str = "shop",
         **more: Any,
     ) -> ObjectId:  # fmt: skip
-        """Add a visit that found a content, or with None that the page is gone."""
+        """Add a visit that found this content, or a gone page if None."""
         before = self.seen.get((spider, url))
         now_gone = content is None
         digest = before["hash"] if now_gone and before else str(hash(str(content)))
@@ -104,8 +104,8 @@ def on(uri: str, act: Callable[[Any], Awaitable[Result]]) -> Result:
     return asyncio.run(run())
 
 
-def look(browser: Browser, until: float, **form: str) -> None:
-    """Mark everything as read up to some hours."""
+def mark_read_until(browser: Browser, until: float, **form: str) -> None:
+    """Mark all changes as read up to `until` hours after T0."""
     answer = send(browser, "/changes/read-all", until=hours(until).isoformat(), **form)
     assert answer.status_code == 303, answer.text
 
@@ -115,7 +115,7 @@ def item(title: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.mongo
-def test_an_empty_inbox_says_the_next_step(local: Browser, log: Log) -> None:
+def test_empty_inbox_shows_the_next_step(local: Browser, log: Log) -> None:
     page = local.get("/changes").text
     assert "No changes yet" in page
     assert "Go to the board" in page
@@ -127,10 +127,10 @@ def test_an_empty_inbox_says_the_next_step(local: Browser, log: Log) -> None:
 
 
 @pytest.mark.mongo
-def test_several_versions_are_one_net_difference(local: Browser, log: Log) -> None:
+def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> None:
     url = "https://a.example/1"
     log.visit(hours(0), url, item("one", price="10 €"))
-    look(local, 0.5)
+    mark_read_until(local, 0.5)
     log.visit(hours(1), url, item("one", price="11 €"))
     log.visit(hours(2), url, item("one", price="12 €"))
     log.visit(hours(3), url, item("one", price="12 €"))
@@ -149,11 +149,11 @@ def test_several_versions_are_one_net_difference(local: Browser, log: Log) -> No
 
 
 @pytest.mark.mongo
-def test_kinds_are_net_kinds(local: Browser, log: Log) -> None:
+def test_entry_kind_is_the_net_change(local: Browser, log: Log) -> None:
     for name in ("gone", "back", "changed"):
         log.visit(hours(0), f"https://a.example/{name}", item(name))
     log.visit(hours(1), "https://a.example/back", None)
-    look(local, 1.5)
+    mark_read_until(local, 1.5)
     log.visit(hours(2), "https://a.example/gone", None)
     log.visit(hours(2), "https://a.example/back", item("back"))
     log.visit(hours(2), "https://a.example/changed", item("changed!"))
@@ -177,7 +177,7 @@ def test_kinds_are_net_kinds(local: Browser, log: Log) -> None:
 def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -> None:
     for number in range(30):
         log.visit(hours(0), f"https://a.example/{number}", item(f"page {number}", year="2025 Shop"))
-    look(local, 0.5)
+    mark_read_until(local, 0.5)
     for number in range(30):
         content = item(f"page {number}", year="2026 Shop")
         log.visit(hours(1 + number), f"https://a.example/{number}", content)
@@ -193,7 +193,7 @@ def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -
 
 
 def put_edits(log: Log, count: int) -> None:
-    """Change the footer of some pages, and between two of them each time another page."""
+    """Change the footer of some pages, with a change of another page between any two."""
     for number in range(count):
         log.visit(hours(0), f"https://a.example/item/{number}", item(f"page {number}", foot="2025"))
         log.visit(hours(0), f"https://a.example/other/{number}", item(f"other {number}"))
@@ -205,7 +205,7 @@ def put_edits(log: Log, count: int) -> None:
         log.visit(at - timedelta(minutes=1), f"https://a.example/other/{number}", content)
 
 
-def whole_list(browser: Browser, query: str) -> list[list[dict[str, Any]]]:
+def entries_by_page(browser: Browser, query: str) -> list[list[dict[str, Any]]]:
     """Return the entries of all pages of a list."""
     pages, cursor = [], ""
     while True:
@@ -217,10 +217,10 @@ def whole_list(browser: Browser, query: str) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.mongo
-def test_an_edit_is_folded_beyond_the_page_of_the_list(local: Browser, log: Log) -> None:
+def test_edit_is_folded_across_list_pages(local: Browser, log: Log) -> None:
     put_edits(log, 40)
-    look(local, 0.5)
-    pages = whole_list(local, "?limit=5")
+    mark_read_until(local, 0.5)
+    pages = entries_by_page(local, "?limit=5")
     assert [len(page) for page in pages] == [5] * 8 + [1]
     folded, *others = [entry for page in pages for entry in page]
     assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (40, 40, 20)
@@ -242,28 +242,28 @@ def test_an_edit_is_folded_beyond_the_page_of_the_list(local: Browser, log: Log)
     assert "matches all 40 pages" in settings
 
     send(local, "/changes/read", entry=",".join(folded["events"]), one=folded["id"])
-    left = [entry for page in whole_list(local, "?limit=5") for entry in page]
+    left = [entry for page in entries_by_page(local, "?limit=5") for entry in page]
     assert left == others
 
 
 @pytest.mark.mongo
-def test_all_shown_are_marked_with_the_pages_folded_into_them(local: Browser, log: Log) -> None:
+def test_marking_shown_entries_marks_folded_pages(local: Browser, log: Log) -> None:
     put_edits(log, 8)
-    look(local, 0.5)
-    before = [entry["url"] for page in whole_list(local, "?limit=3") for entry in page]
+    mark_read_until(local, 0.5)
+    before = [entry["url"] for page in entries_by_page(local, "?limit=3") for entry in page]
     local.post("/changes/read", shown_form(local, "?limit=3"))
     assert [entry["url"] for entry in entries(local)] == before[3:]
 
 
 @pytest.mark.mongo
-def test_a_long_list_is_folded_in_windows_of_bounded_size(
+def test_long_list_is_folded_in_bounded_windows(
     local: Browser, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "BATCH", 5)
     monkeypatch.setattr(inbox, "MAX_COMPARED", 20)
     put_edits(log, 40)
-    look(local, 0.5)
-    pages = whole_list(local, "?limit=4")
+    mark_read_until(local, 0.5)
+    pages = entries_by_page(local, "?limit=4")
     found = [entry for page in pages for entry in page]
     urls = [each["url"] for entry in found for each in entry["pages"]]
     assert len(urls) == len(set(urls)) == 80
@@ -278,8 +278,8 @@ def test_large_contents_end_a_window(
     monkeypatch.setattr(inbox, "BATCH", 5)
     monkeypatch.setattr(inbox, "MAX_BYTES", 1)
     put_edits(log, 10)
-    look(local, 0.5)
-    assert [len(page) for page in whole_list(local, "?limit=50")] == [3, 4, 3, 4]
+    mark_read_until(local, 0.5)
+    assert [len(page) for page in entries_by_page(local, "?limit=50")] == [3, 4, 3, 4]
 
 
 @pytest.mark.mongo
@@ -288,12 +288,12 @@ def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> 
     for number in range(3):
         log.visit(hours(0), f"https://a.example/{number}", item("page"))
     log.visit(hours(0), "https://a.example/other", item("other"))
-    look(local, 0.5)
+    mark_read_until(local, 0.5)
     for number in range(3):
         content = item("page", notice=f"{notice} number{number}")
         log.visit(hours(1 + number), f"https://a.example/{number}", content)
     (first,) = local.get("/api/v1/changes?limit=1").json()["entries"]
-    assert first["page_count"] == 3, "the other pages are beyond this one"
+    assert first["page_count"] == 3, "entries beyond this list page were not folded"
     different = " ".join(f"else{n}" for n in range(60))
     log.visit(hours(9), "https://a.example/other", item("other", notice=different))
     assert [entry["page_count"] for entry in entries(local)] == [1, 3]
@@ -303,7 +303,7 @@ def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> 
 def test_filters_select_by_site_category_field_size_and_url(local: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"), categories=["Books"])
     log.visit(hours(0), "https://b.example/2", item("two"), spider="news")
-    look(local, 0.5)
+    mark_read_until(local, 0.5)
     log.visit(hours(1), "https://a.example/1", item("one", price="1"))
     log.visit(hours(1), "https://b.example/2", item("two", text="x" * 500), spider="news")
     for query, url in {
@@ -318,7 +318,7 @@ def test_filters_select_by_site_category_field_size_and_url(local: Browser, log:
 
 
 @pytest.mark.mongo
-def test_pages_of_the_list_have_each_change_once(local: Browser, log: Log) -> None:
+def test_pagination_lists_each_change_once(local: Browser, log: Log) -> None:
     for number in range(12):
         log.visit(hours(number // 3), f"https://a.example/{number}", item(f"page {number}"))
     log.visit(hours(9), "https://a.example/0", item("page 0 again"))
@@ -333,7 +333,7 @@ def test_pages_of_the_list_have_each_change_once(local: Browser, log: Log) -> No
     assert seen[0] == "https://a.example/0"
     first = local.get("/api/v1/changes?limit=5").json()["next"]
     form = shown_form(local, f"?limit=5&cursor={first}")
-    assert "start" not in form, "the page that changed again is unread on the first page"
+    assert "start" not in form, "marks a page whose later change is on the first list page"
     local.post("/changes/read", form)
     (again, *_, last) = entries(local)
     assert (again["url"], again["visits"], last["url"]) == (seen[0], 2, seen[-1])
@@ -341,7 +341,7 @@ def test_pages_of_the_list_have_each_change_once(local: Browser, log: Log) -> No
 
 
 def shown_form(browser: Browser, query: str = "") -> dict[str, Any]:
-    """Return the fields of the form of a shown list."""
+    """Return the form fields of a list page."""
     import re
 
     page = browser.get(f"/changes{query}").text
@@ -353,9 +353,7 @@ def shown_form(browser: Browser, query: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.mongo
-def test_shown_changes_are_marked_as_a_range_and_the_time_moves_on(
-    local: Browser, log: Log, database: Db
-) -> None:
+def test_shown_changes_are_marked_as_a_range(local: Browser, log: Log, database: Db) -> None:
     for number in range(20):
         log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
     answer = local.post("/changes/read", shown_form(local, "?limit=5"))
@@ -375,24 +373,24 @@ def test_shown_changes_are_marked_as_a_range_and_the_time_moves_on(
 
 
 @pytest.mark.mongo
-def test_all_changes_down_to_one_are_marked(local: Browser, log: Log) -> None:
+def test_changes_are_marked_down_to_an_entry(local: Browser, log: Log) -> None:
     for number in range(6):
         log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
     form = shown_form(local)
     local.post("/changes/read", form | {"to": form["entry"][2]})
     assert [entry["url"][18:] for entry in entries(local)] == ["2", "1", "0"]
     form = shown_form(local, "?q=/1")
-    assert "start" not in form, "other changes of that time are not shown"
+    assert "start" not in form, "marks a range with changes that are not shown"
     local.post("/changes/read", form)
     assert [entry["url"][18:] for entry in entries(local)] == ["2", "0"]
 
 
 @pytest.mark.mongo
-def test_everything_of_a_site_is_marked(local: Browser, log: Log) -> None:
+def test_all_changes_of_a_site_are_marked(local: Browser, log: Log) -> None:
     for number in range(4):
         log.visit(hours(number), f"https://a.example/{number}", item("a"))
         log.visit(hours(number), f"https://b.example/{number}", item("b"), spider="news")
-    look(local, 5, site="shop")
+    mark_read_until(local, 5, site="shop")
     assert {entry["site"] for entry in entries(local)} == {"news"}
     log.visit(hours(9), "https://a.example/1", item("changed"))
     assert next(entry["site"] for entry in entries(local)) == "shop"
@@ -401,9 +399,7 @@ def test_everything_of_a_site_is_marked(local: Browser, log: Log) -> None:
 
 @pytest.mark.mongo
 @pytest.mark.parametrize("more_sites", [0, change_events.MAX_MERGED])
-def test_lists_are_read_by_an_index_in_their_order(
-    stored: tuple[Db, str], log: Log, more_sites: int
-) -> None:
+def test_lists_are_sorted_by_an_index(stored: tuple[Db, str], log: Log, more_sites: int) -> None:
     for number in range(30):
         log.visit(hours(number // 4), f"https://a.example/{number}", item("x"), f"s{number % 3}")
     for number in range(more_sites):
@@ -451,7 +447,7 @@ def test_lists_are_read_by_an_index_in_their_order(
 
 
 @pytest.mark.mongo
-def test_an_earlier_change_of_a_page_that_is_read_does_not_hold_the_time_back(
+def test_marking_pages_one_by_one_advances_read_time(
     local: Browser, log: Log, database: Db
 ) -> None:
     for number in range(3):
@@ -467,7 +463,7 @@ def test_an_earlier_change_of_a_page_that_is_read_does_not_hold_the_time_back(
 
 
 @pytest.mark.mongo
-def test_a_change_that_is_stored_late_stays_unread(local: Browser, log: Log) -> None:
+def test_change_stored_late_stays_unread(local: Browser, log: Log) -> None:
     now = datetime.now(UTC)
     log.visit(now - timedelta(seconds=2), "https://a.example/1", item("one"))
     send(local, "/changes/read-all")
@@ -477,7 +473,7 @@ def test_a_change_that_is_stored_late_stays_unread(local: Browser, log: Log) -> 
 
 
 @pytest.mark.mongo
-def test_programs_read_what_changed_since_they_last_looked(local: Browser, log: Log) -> None:
+def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None:
     headers = {"X-CSRF-Token": local.token("/changes/settings")}
     for number in range(3):
         log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
@@ -511,7 +507,7 @@ def test_programs_read_what_changed_since_they_last_looked(local: Browser, log: 
 
 
 def read_later(browser: Browser) -> list[dict[str, Any]]:
-    """Return the unread changes as they are listed in two hours."""
+    """Return the unread changes with a clock two hours ahead."""
     config = browser.app.state.database.config
     browser.app.state.database.config = config.model_copy(update={"clock_offset_hours": 2.0})
     try:
@@ -521,9 +517,9 @@ def read_later(browser: Browser) -> list[dict[str, Any]]:
 
 
 @pytest.mark.mongo
-def test_each_reader_has_marks_of_their_own(anna: Browser, vic: Browser, log: Log) -> None:
+def test_each_reader_has_separate_marks(anna: Browser, vic: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"))
-    assert send(vic, "/changes/read-all").status_code == 303, "viewers mark what they have read"
+    assert send(vic, "/changes/read-all").status_code == 303, "viewers cannot mark changes as read"
     assert entries_of(vic) == []
     assert len(entries_of(anna)) == 1
     send(vic, "/changes/since", since="2026-01-01T00:00")
@@ -557,7 +553,7 @@ def test_pages_are_muted_by_patterns(local: Browser, log: Log) -> None:
     assert len(entries(local)) == 2
 
 
-def test_what_is_kept_of_a_reader_is_bounded() -> None:
+def test_reader_state_is_bounded() -> None:
     reader = Reader("anna")
     for number in range(MAX_MUTES):
         reader = reader.mute(f"/{number}")
@@ -579,7 +575,7 @@ def test_what_is_kept_of_a_reader_is_bounded() -> None:
 def test_hostile_content_is_text(local: Browser, log: Log) -> None:
     url = "javascript:alert(1)//" + HOSTILE
     log.visit(hours(0), url, item("x", **{HOSTILE: "old"}), spider=HOSTILE)
-    look(local, 0.5)
+    mark_read_until(local, 0.5)
     big = {"title": HOSTILE + "t" * 1_000_000, HOSTILE: HOSTILE + "y" * 100_000}
     event = log.visit(hours(1), url, big, spider=HOSTILE)
     log.visit(hours(2), "https://a.example/1", {"title": HOSTILE}, spider=HOSTILE)
@@ -599,7 +595,7 @@ def test_hostile_content_is_text(local: Browser, log: Log) -> None:
 
 
 @pytest.mark.mongo
-def test_the_feed_is_valid_secret_renewable_and_revocable(
+def test_feed_is_valid_and_its_secret_can_be_renewed_and_revoked(
     anna: Browser, browsers: Browsers, log: Log, database: Db
 ) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"))
@@ -609,7 +605,7 @@ def test_the_feed_is_valid_secret_renewable_and_revocable(
     page = send(anna, "/changes/feed")
     address = page.text.partition('id="address" value="')[2].partition('"')[0]
     secret = address.partition("token=")[2]
-    assert secret not in str(list(database.readers.find())), "only a hash is stored"
+    assert secret not in str(list(database.readers.find())), "the secret is stored"
     assert secret not in anna.get("/changes/settings").text
     stranger = browsers()
     answer = stranger.get(address)
@@ -625,11 +621,11 @@ def test_the_feed_is_valid_secret_renewable_and_revocable(
     etag = {"If-None-Match": answer.headers["etag"]}
     assert stranger.get(address, headers=etag).status_code == 304
     send(anna, "/changes/read-all")
-    assert stranger.get(address, headers=etag).status_code == 304, "reading changes nothing"
+    assert stranger.get(address, headers=etag).status_code == 304, "marks changed the feed"
     log.visit(hours(3), "https://a.example/f3", item("f3", year="2025"))
     log.visit(hours(4), "https://a.example/f3", item("f3", year="2026"))
     again = ElementTree.fromstring(stranger.get(address, headers=etag).content)
-    assert again.findtext(f"{ATOM}entry/{ATOM}id") == ids[0], "the same edit keeps its id"
+    assert again.findtext(f"{ATOM}entry/{ATOM}id") == ids[0], "the id of the edit changed"
     renewed = (
         send(anna, "/changes/feed").text.partition('id="address" value="')[2].partition('"')[0]
     )
@@ -641,7 +637,7 @@ def test_the_feed_is_valid_secret_renewable_and_revocable(
 
 
 @pytest.mark.mongo
-def test_the_feed_of_a_removed_user_and_of_an_open_app_end(
+def test_feed_ends_with_its_user_or_with_the_first_user(
     anna: Browser, local: Browser, database: Db
 ) -> None:
     address = send(anna, "/changes/feed").text.partition('id="address" value="')[2]
@@ -658,7 +654,7 @@ def test_the_feed_of_a_removed_user_and_of_an_open_app_end(
 
 
 @pytest.mark.mongo
-def test_a_read_only_token_cannot_mark(anna: Browser, database: Db, stored: Any) -> None:
+def test_read_only_token_cannot_mark_changes(anna: Browser, database: Db, stored: Any) -> None:
     from crawler.storage.accounts import credentials
     from crawler.storage.accounts.schemas import Scope
 
@@ -684,7 +680,7 @@ def test_a_missing_or_broken_event_is_not_found(local: Browser, log: Log) -> Non
     assert answer.headers["location"] == "/changes?marked=0"
 
 
-def test_the_words_of_an_edit_are_its_identity() -> None:
+def test_edits_with_the_same_words_have_the_same_digest() -> None:
     def edit(text: str, old: str, new: str) -> Any:
         return difference_of(
             {"t": f"{text}\n{old} Shop {text}"}, {"t": f"{text}\n{new} Shop {text}"}
@@ -695,7 +691,7 @@ def test_the_words_of_an_edit_are_its_identity() -> None:
     assert a.digest != edit("one", "2025", "2027").digest
     assert difference_of({"a": "x y"}, {"a": "y x"}).digest is None
     assert difference_of({"a": ["x", "y"]}, {"a": ["y"]}).removed == "x"
-    assert similar_edits([a, None, b]) == [0, 1, 2], "short edits fold only if identical"
+    assert similar_edits([a, None, b]) == [0, 1, 2], "different short edits were folded"
 
 
 def test_differences_of_hostile_texts_are_fast_and_small() -> None:
@@ -708,12 +704,12 @@ def test_differences_of_hostile_texts_are_fast_and_small() -> None:
 
 
 @pytest.mark.mongo
-def test_pages_of_a_list_share_its_window_until_something_changes(local: Browser, log: Log) -> None:
+def test_list_pages_share_a_window_until_a_change(local: Browser, log: Log) -> None:
     for number in range(12):
         log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
 
-    def compared(path: str) -> int:
-        """Return the number of searches for earlier events of pages while loading a list."""
+    def count_event_lookups(path: str) -> int:
+        """Return the number of lookups of earlier events while loading a list."""
         log.db.command("profile", 2)
         assert local.get(path).status_code == 200
         log.db.command("profile", 0)
@@ -725,12 +721,12 @@ def test_pages_of_a_list_share_its_window_until_something_changes(local: Browser
 
     following = local.get("/api/v1/changes?limit=5").json()["next"]
     for path in ("/api/v1/changes?limit=5", f"/changes?limit=5&cursor={following}"):
-        assert compared(path) == 0, path
-    assert compared("/changes?site=shop") > 0, "another list"
+        assert count_event_lookups(path) == 0, path
+    assert count_event_lookups("/changes?site=shop") > 0, "used the window of another list"
     log.visit(hours(5), "https://a.example/late", item("stored late"))
-    assert compared("/api/v1/changes?limit=5") > 0
+    assert count_event_lookups("/api/v1/changes?limit=5") > 0
     assert "https://a.example/late" in {entry["url"] for entry in entries(local)}
-    look(local, 8)
+    mark_read_until(local, 8)
     assert {entry["url"] for entry in entries(local)} == {
         f"https://a.example/{number}" for number in (9, 10, 11)
     }

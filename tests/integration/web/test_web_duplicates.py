@@ -1,4 +1,4 @@
-"""Clusters of near-duplicates in the web app: lists, texts side by side, and labels."""
+"""Near-duplicate clusters in the web app: lists, side-by-side texts, and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def put_posts(uri: str, **texts: str) -> None:
-    """Store posts with these texts, and compare them; each is an hour later than the one before."""
+    """Store posts with these texts, one hour apart, and compare them."""
 
     async def put() -> None:
         async with index(uri, None) as (db, registry):
@@ -47,7 +47,7 @@ def cluster(stored: tuple[Db, str]) -> str:
     return str(row["_id"])
 
 
-# Requests paths of an app on a database, and folds two long edits, as the inbox does.
+# Requests paths from the app, and folds two long edits as the inbox does.
 REQUEST = """
 import sys
 from crawler.reports.differences import difference_of, similar_edits
@@ -71,7 +71,7 @@ def label(browser: Browser, same: str, a: str = "s a", b: str = "s b") -> Any:
 
 
 @pytest.mark.mongo
-def test_without_near_duplicates_the_page_says_so(local: Browser) -> None:
+def test_empty_page_reports_no_near_duplicates(local: Browser) -> None:
     page = local.get("/duplicates").text
     assert "No near-duplicates" in page
     assert "No pair has been labeled yet" in page
@@ -106,7 +106,7 @@ def test_a_cluster_shows_the_texts_side_by_side(local: Browser, cluster: str) ->
 
 
 @pytest.mark.mongo
-def test_what_only_one_side_has_is_not_marked(local: Browser, stored: tuple[Db, str]) -> None:
+def test_common_words_are_marked(local: Browser, stored: tuple[Db, str]) -> None:
     put_posts(stored[1], a="One two three four. Five six.", b="One two 3 four. Five six.")
     page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": "s b"}).text
     assert "<mark>One two </mark>three<mark> four.</mark>" in page
@@ -114,7 +114,7 @@ def test_what_only_one_side_has_is_not_marked(local: Browser, stored: tuple[Db, 
 
 
 @pytest.mark.mongo
-def test_two_posts_that_are_not_found_keep_what_was_typed(local: Browser, cluster: str) -> None:
+def test_unknown_posts_keep_the_form_values(local: Browser, cluster: str) -> None:
     page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": HOSTILE})
     assert page.status_code == 422
     assert "post not found" in page.text
@@ -125,7 +125,7 @@ def test_two_posts_that_are_not_found_keep_what_was_typed(local: Browser, cluste
 
 
 @pytest.mark.mongo
-def test_a_label_parts_a_pair_and_is_counted(local: Browser, cluster: str, database: Db) -> None:
+def test_label_separates_a_pair_and_is_counted(local: Browser, cluster: str, database: Db) -> None:
     assert label(local, "false").status_code == 303
     assert "duplicate_of" not in database.posts.find_one({"_id": "s b"})
     assert database.posts.find_one({"_id": "s c"})["duplicate_of"] == "s a"
@@ -143,7 +143,7 @@ def test_a_label_parts_a_pair_and_is_counted(local: Browser, cluster: str, datab
 
 
 @pytest.mark.mongo
-def test_a_pair_is_labeled_through_the_api(local: Browser, cluster: str, database: Db) -> None:
+def test_api_labels_a_pair(local: Browser, cluster: str, database: Db) -> None:
     new = {"a": "s a", "b": "s other", "same": True}
     answer = local.request("PUT", "/api/v1/duplicates/labels", json=new)
     assert answer.status_code == 200
@@ -166,7 +166,7 @@ def test_viewers_cannot_label(vic: Browser, cluster: str, database: Db) -> None:
 
 @pytest.mark.mongo
 @pytest.mark.parametrize("order", ["newest", "largest"])
-def test_pages_of_clusters(local: Browser, stored: tuple[Db, str], order: str) -> None:
+def test_clusters_are_paginated(local: Browser, stored: tuple[Db, str], order: str) -> None:
     words = {
         f"p{n}{copy}": edited(text(n), 2, seed=copy) for n in range(5) for copy in range(2 + n % 3)
     }
@@ -186,7 +186,7 @@ def test_pages_of_clusters(local: Browser, stored: tuple[Db, str], order: str) -
 
 
 @pytest.mark.mongo
-def test_the_largest_clusters_are_counted_in_an_index(stored: tuple[Db, str], cluster: str) -> None:
+def test_largest_clusters_are_counted_by_an_index(stored: tuple[Db, str], cluster: str) -> None:
     async def plan() -> Any:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
             await queries.largest_clusters(db, 10)
@@ -200,7 +200,7 @@ def test_the_largest_clusters_are_counted_in_an_index(stored: tuple[Db, str], cl
 
     found = str(asyncio.run(plan()))
     assert "IXSCAN" in found
-    assert "'FETCH'" not in found, "documents are not read"
+    assert "'FETCH'" not in found, "documents are read"
 
 
 @pytest.mark.mongo
@@ -217,7 +217,7 @@ def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str
 
 
 @pytest.mark.mongo
-def test_comparisons_go_on_after_their_process_has_ended(local: Browser, cluster: str) -> None:
+def test_comparison_process_is_restarted_after_kill(local: Browser, cluster: str) -> None:
     path = "/api/v1/duplicates/compare?a=s+a&b=s+b"
     first = local.get(path).json()
     process = local.app.state.duplicate_jobs.jobs.process

@@ -1,4 +1,4 @@
-"""The end of the web app: nothing that is open or in progress delays it."""
+"""Shutdown of the web app: open streams and running computations do not delay it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.harness import Freshet
 from tests.integration.web.served import Served
 
 STREAM = b"GET /api/v1/runs/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-# A busy machine takes a moment for the end of the process itself.
+# Includes time for the process to exit on a busy machine.
 SECONDS = 2.0
 
 
@@ -31,13 +31,13 @@ async def nothing() -> dict[str, int]:
 
 
 @pytest.mark.mongo
-def test_open_streams_do_not_delay_the_end(freshet: Freshet) -> None:
+def test_open_streams_do_not_delay_shutdown(freshet: Freshet) -> None:
     served = Served(freshet)
     clients = [served.connect() for _ in range(8)]
     for client in clients:
         client.sendall(STREAM)
         assert client.recv(100).startswith(b"HTTP/1.1 200")
-    # A page that the browser loaded, on a connection that it keeps.
+    # A browser with an idle keep-alive connection.
     with httpx.Client() as browser:
         browser.get(served.url)
         began = time.monotonic()
@@ -48,7 +48,7 @@ def test_open_streams_do_not_delay_the_end(freshet: Freshet) -> None:
 
 
 @pytest.mark.parametrize("read", [nothing, never])
-def test_a_stream_ends_though_its_value_cannot_be_read(
+def test_stream_ends_even_if_its_value_cannot_be_read(
     read: Callable[[], Awaitable[Any]],
 ) -> None:
     async def work() -> float:
@@ -76,7 +76,7 @@ def test_a_stream_ends_though_its_value_cannot_be_read(
     assert asyncio.run(work()) < SECONDS
 
 
-def test_numbers_in_progress_do_not_delay_the_end() -> None:
+def test_running_computations_do_not_delay_shutdown() -> None:
     async def work() -> float:
         figures = Figures()
         assert await figures.get("slow", never) is None

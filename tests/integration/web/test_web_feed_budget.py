@@ -22,14 +22,14 @@ def send(browser: Browser, action: str, **fields: str) -> httpx.Response:
     return browser.post(f"/budget/feeds/{action}", {"csrf": browser.token()} | fields)
 
 
-def order(browser: Browser, path: str, body: Row) -> httpx.Response:
-    """Send a write to the API as the script of a page does."""
+def send_json(browser: Browser, path: str, body: Row) -> httpx.Response:
+    """Send a write to the API, as the page's script does."""
     headers = {"Origin": browser.origin, "X-CSRF-Token": browser.token()}
     return browser.request("POST", f"{API}/{path}", json=body, headers=headers)
 
 
 def curve(browser: Browser) -> Row:
-    """Return the curve as soon as it is computed."""
+    """Wait until the curve is computed, and return it."""
     waiting = browser.get(API)
     assert waiting.status_code == 503
     assert waiting.headers["retry-after"] == "2"
@@ -38,7 +38,7 @@ def curve(browser: Browser) -> Row:
 
 
 @pytest.mark.mongo
-def test_the_curve_shows_what_a_budget_would_miss(stored: tuple[Db, str]) -> None:
+def test_curve_shows_missed_posts_by_budget(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [*some_feeds(), page("https://shop.example/1")])
     with at_now(uri) as browser:
@@ -111,7 +111,7 @@ def test_a_dry_run_of_feeds_becomes_a_plan(stored: tuple[Db, str]) -> None:
 
 
 @pytest.mark.mongo
-def test_without_feeds_the_page_says_the_next_step(local: Browser) -> None:
+def test_page_without_feeds_shows_the_next_step(local: Browser) -> None:
     local.get("/budget/feeds")
     assert ended(local)["error"].startswith("no feeds to plan")
     answer = local.get("/budget/feeds")
@@ -120,17 +120,17 @@ def test_without_feeds_the_page_says_the_next_step(local: Browser) -> None:
 
 
 @pytest.mark.mongo
-def test_a_dry_run_of_feeds_that_is_out_of_date_is_not_applied(stored: tuple[Db, str]) -> None:
+def test_outdated_dry_run_of_feeds_is_not_applied(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
     with at_now(uri) as browser:
         curve(browser)
-        assert order(browser, "preview", {"budget": "6/day"}).status_code == 202
+        assert send_json(browser, "preview", {"budget": "6/day"}).status_code == 202
         first = ended(browser)["id"]
-        assert order(browser, "apply", {"preview": first}).status_code == 202
+        assert send_json(browser, "apply", {"preview": first}).status_code == 202
         assert ended(browser)["state"] == "done"
-        assert order(browser, "apply", {"preview": first}).status_code == 422
-        assert order(browser, "preview", {"budget": "8/day"}).status_code == 202
+        assert send_json(browser, "apply", {"preview": first}).status_code == 422
+        assert send_json(browser, "preview", {"budget": "8/day"}).status_code == 202
         second = ended(browser)["id"]
         db.plans.delete_many({})
         assert send(browser, "apply", preview=second).status_code == 303
@@ -140,7 +140,7 @@ def test_a_dry_run_of_feeds_that_is_out_of_date_is_not_applied(stored: tuple[Db,
 
 @pytest.mark.mongo
 @pytest.mark.parametrize("budget", ["x", "-1", "0", "0.001"])
-def test_a_wrong_budget_of_feeds_is_refused(stored: tuple[Db, str], budget: str) -> None:
+def test_invalid_feed_budget_is_refused(stored: tuple[Db, str], budget: str) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
     with at_now(uri) as browser:
@@ -149,7 +149,7 @@ def test_a_wrong_budget_of_feeds_is_refused(stored: tuple[Db, str], budget: str)
         assert page.status_code == 422
         assert f'value="{budget}"' in page.text
         assert browser.get(f"{API}/forecast", params={"budget": budget}).status_code == 422
-        assert order(browser, "preview", {"budget": ""}).status_code == 422
+        assert send_json(browser, "preview", {"budget": ""}).status_code == 422
 
 
 @pytest.mark.mongo
@@ -164,7 +164,7 @@ def test_urls_of_feeds_are_shown_as_text(stored: tuple[Db, str]) -> None:
 
 
 @pytest.mark.mongo
-def test_viewers_see_the_curve_of_feeds_and_change_nothing(stored: tuple[Db, str]) -> None:
+def test_viewers_see_the_feed_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
     put_user(db, "anna")
@@ -180,7 +180,7 @@ def test_viewers_see_the_curve_of_feeds_and_change_nothing(stored: tuple[Db, str
             assert browser.post(f"/budget/feeds/{action}", token).status_code == 403
 
 
-def test_a_feed_wins_by_fewer_misses_and_then_by_less_delay() -> None:
+def test_verdict_compares_missed_posts_then_delay() -> None:
     def standing(missed: float, delay: float) -> FeedStanding:
         return {"requests_per_day": 1.0, "missed_share": missed, "delay_hours": delay}
 

@@ -1,4 +1,4 @@
-"""The reader of feeds: unread posts, folded copies, health, import, export, edits and removal."""
+"""The feed reader: unread posts, folded copies, health, import, export, edits and removal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def titles(page: str) -> list[str]:
 
 
 @pytest.mark.mongo
-def test_an_empty_reader_says_the_next_step(local: Browser) -> None:
+def test_empty_reader_shows_the_next_step(local: Browser) -> None:
     page = local.get("/feeds").text
     assert "No posts yet" in page
     assert 'href="/feeds/add"' in page
@@ -66,7 +66,7 @@ def test_unread_posts_come_newest_first(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_a_post_is_read_by_one_reader_only(anna: Browser, vic: Browser, database: Db) -> None:
+def test_read_marks_are_per_reader(anna: Browser, vic: Browser, database: Db) -> None:
     put_feed(database, FEED)
     key, other = put_post(database, FEED, "one"), put_post(database, FEED, "two", 2)
     form = {"post": key, "read": "true", "csrf": anna.token("/feeds")}
@@ -80,7 +80,7 @@ def test_a_post_is_read_by_one_reader_only(anna: Browser, vic: Browser, database
     assert "Mark as read" in part.text
     assert titles(anna.get("/feeds").text) == ["Title one", "Title two"]
     form = {"post": other, "read": "true", "csrf": vic.token("/feeds")}
-    assert vic.post("/feeds/read", form).status_code == 303, "a viewer reads, too"
+    assert vic.post("/feeds/read", form).status_code == 303, "viewers cannot mark posts as read"
 
 
 @pytest.mark.mongo
@@ -96,7 +96,7 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
     put_post(database, FEED, "n2", 0.5)
     form = {"folder": "News", "until": until[1], "csrf": local.token("/feeds?folder=News")}
     assert local.post("/feeds/read-all", form).status_code == 303
-    assert titles(local.get("/feeds").text) == ["Title n2", "Title s1"], "n2 came later"
+    assert titles(local.get("/feeds").text) == ["Title n2", "Title s1"], "n2 was stored later"
     form = {"until": datetime.now(UTC).isoformat(), "csrf": local.token("/feeds")}
     local.post("/feeds/read-all", form)
     assert "Nothing unread" in local.get("/feeds").text
@@ -104,7 +104,7 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
 
 
 @pytest.mark.mongo
-def test_the_state_of_a_reader_is_bounded(
+def test_reader_state_is_bounded(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler.storage.feed_reader.MAX_READ", 4)
@@ -114,7 +114,7 @@ def test_the_state_of_a_reader_is_bounded(
         assert local.request("POST", "/api/v1/feeds/read", json={"post": key}).status_code == 200
     (row,) = database.reading.find()
     assert len(row["read"]) <= 4
-    assert not titles(local.get("/feeds").text), "posts before the middle one became read"
+    assert not titles(local.get("/feeds").text), "older posts were not merged into the read time"
 
 
 @pytest.mark.mongo
@@ -133,7 +133,7 @@ def test_copies_are_folded_under_their_original(local: Browser, database: Db) ->
 
 
 @pytest.mark.mongo
-def test_pages_continue_where_the_page_before_ended(local: Browser, database: Db) -> None:
+def test_pagination_lists_each_post_once(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     keys = [put_post(database, FEED, f"p{n:02}", n // 3) for n in range(25)]
     seen: list[str] = []
@@ -149,7 +149,7 @@ def test_pages_continue_where_the_page_before_ended(local: Browser, database: Db
 
 
 @pytest.mark.mongo
-def test_the_posts_are_found_through_an_index(database: Db) -> None:
+def test_posts_are_found_by_an_index(database: Db) -> None:
     put_feed(database, FEED)
     put_post(database, FEED, "one")
     for query in (
@@ -229,7 +229,7 @@ def upload(browser: Browser, content: bytes) -> Any:
 
 
 @pytest.mark.mongo
-def test_a_list_is_imported_and_exported(local: Browser, database: Db) -> None:
+def test_opml_import_and_export(local: Browser, database: Db) -> None:
     page = upload(local, OPML)
     assert page.status_code == 200
     assert "1 feeds added" in page.text
@@ -241,7 +241,7 @@ def test_a_list_is_imported_and_exported(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_a_bad_upload_says_what_is_wrong(local: Browser, database: Db) -> None:
+def test_invalid_upload_is_rejected_with_the_reason(local: Browser, database: Db) -> None:
     page = upload(local, b"<html><body>no</body></html>")
     assert page.status_code == 422
     assert "an HTML page, not OPML" in page.text
@@ -250,7 +250,7 @@ def test_a_bad_upload_says_what_is_wrong(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_two_people_edit_one_feed(local: Browser, database: Db) -> None:
+def test_concurrent_feed_edit_is_rejected(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News")
     token = local.token("/feeds/add")
     form = {"id": FEED, "title": "Mine", "folders": "News\n Sport / Local", "title_before": "",
@@ -266,7 +266,7 @@ def test_two_people_edit_one_feed(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_programs_edit_a_feed(local: Browser, database: Db) -> None:
+def test_api_edits_a_feed(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News")
     path, query = "/api/v1/feeds/feed", {"id": FEED}
     found = local.get(path, params=query).json()
@@ -288,7 +288,7 @@ def test_programs_edit_a_feed(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_programs_import_and_export_a_list(local: Browser, database: Db) -> None:
+def test_api_imports_and_exports_lists(local: Browser, database: Db) -> None:
     path = "/api/v1/feeds/import"
     done = local.request("POST", path, files={"file": ("list.opml", OPML)}).json()
     assert (done["added"], done["refused"][0]["url"]) == (1, "ftp://b.example/feed")
@@ -299,7 +299,7 @@ def test_programs_import_and_export_a_list(local: Browser, database: Db) -> None
     assert (again["added"], again["known"]) == (0, 1)
     lines = "".join(f"https://{n}.example/feed\n" for n in range(1000)).encode().ljust(3_000_000)
     long = local.request("POST", path, files={"file": ("list.txt", lines)}).json()
-    assert long["added"] == 1000, "lists may be larger than other bodies"
+    assert long["added"] == 1000, "lists are limited like other bodies"
     bad = local.request("POST", path, files={"file": ("x", b"<html><body>no</body></html>")})
     assert bad.status_code == 422
     assert "an HTML page" in bad.json()["detail"]
@@ -307,7 +307,7 @@ def test_programs_import_and_export_a_list(local: Browser, database: Db) -> None
 
 
 @pytest.mark.mongo
-def test_programs_see_what_a_removal_deletes(local: Browser, database: Db) -> None:
+def test_api_dry_run_counts_the_removal(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     put_post(database, FEED, "one")
     query = {"id": FEED, "dry_run": "true"}
@@ -320,7 +320,7 @@ def test_programs_see_what_a_removal_deletes(local: Browser, database: Db) -> No
 
 
 @pytest.mark.mongo
-def test_the_api_of_feeds_is_typed(local: Browser) -> None:
+def test_feed_api_has_a_schema(local: Browser) -> None:
     schema = local.get("/api/openapi.json").json()
     import_ = schema["paths"]["/api/v1/feeds/import"]["post"]
     assert "multipart/form-data" in import_["requestBody"]["content"]
@@ -331,7 +331,7 @@ def test_the_api_of_feeds_is_typed(local: Browser) -> None:
 
 
 @pytest.mark.mongo
-def test_a_browser_needs_a_token_to_import(anna: Browser, vic: Browser, database: Db) -> None:
+def test_browser_import_requires_a_csrf_token(anna: Browser, vic: Browser, database: Db) -> None:
     path, files = "/api/v1/feeds/import", {"file": ("list.opml", OPML)}
     forged = anna.request("POST", path, files=files, headers={"Origin": anna.origin})
     assert forged.status_code == 403
@@ -369,7 +369,7 @@ def test_viewers_cannot_change_feeds(vic: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_what_a_user_has_read_goes_with_the_user(browsers: Browsers, database: Db) -> None:
+def test_removing_a_user_deletes_their_read_marks(browsers: Browsers, database: Db) -> None:
     database.reading.insert_one(
         {"_id": "anna ", "reader": "anna", "feed": "", "until": NOW, "read": []}
     )
@@ -388,7 +388,7 @@ def add(browser: Browser, url: str, **more: str) -> Any:
 
 
 @pytest.mark.mongo
-def test_a_feed_is_found_on_a_page_and_added(local: Browser, database: Db, pages: Pages) -> None:
+def test_feed_is_discovered_on_a_page_and_added(local: Browser, database: Db, pages: Pages) -> None:
     pages.file("index.html", '<link rel="alternate" type="application/rss+xml" href="feed.xml">')
     pages.file("feed.xml", "<rss version='2.0'><channel><title>Mine</title></channel></rss>")
     page = add(local, f"{pages.url}/index.html", folder=" News / Local ")
@@ -400,7 +400,7 @@ def test_a_feed_is_found_on_a_page_and_added(local: Browser, database: Db, pages
 
 
 @pytest.mark.mongo
-def test_a_page_without_a_feed_keeps_what_was_typed(
+def test_page_without_a_feed_keeps_the_form_values(
     local: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object, **__: object) -> AddReport:
@@ -415,7 +415,7 @@ def test_a_page_without_a_feed_keeps_what_was_typed(
 
 
 @pytest.mark.mongo
-def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_page_does_not_block_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler.web.commands.MAX_ADD_SECONDS", 0.05)
     page = add(local, "https://feed.example/")
     assert page.status_code == 422
@@ -425,7 +425,7 @@ def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.M
 
 
 @pytest.mark.mongo
-def test_the_command_that_adds_a_feed_has_the_options_of_the_app(stored: tuple[Db, str]) -> None:
+def test_add_command_gets_the_settings_of_the_app(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], WebOptions(settings=("-s", "FRESHET_BUDGET=none"))) as make:
         page = add(make(address="127.0.0.1"), "https://feed.example/")
     assert page.status_code == 422

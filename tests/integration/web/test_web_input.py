@@ -26,7 +26,7 @@ from tests.integration.web.test_web_targets import URL, put_target, put_version
 
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 FEED = "feeds https://a.example/feed"
-# Each of these makes a parser, a query of MongoDB, a regular expression or a header fail.
+# Each value breaks some parser, MongoDB query, regular expression or header.
 VALUES = ("%00", "%ED%A0%80", "%0D%0AX-Evil:%201", "9" * 400, "%5B")
 CURSORS = (
     [], [None], [True], [1e308], [10**30], ["\ud800"], ["\0"], [{"t": 10**18}], [{"$gt": ""}],
@@ -41,7 +41,7 @@ JSON = (
 )  # fmt: skip
 LARGE_JSON = ("[" * 900_000, '{"a":' * 300_000, "[" + "1," * 900_000 + "1]")
 MAX_BYTES, MAX_SECONDS = 400_000, 3.0
-# They start work in the background, or their answer does not end.
+# These routes start background jobs, or their response does not end.
 LEFT_OUT = {
     "/budget", "/api/v1/budget", "/api/v1/budget/forecast", "/api/v1/budget/simulate",
     "/budget/feeds", "/api/v1/budget/feeds", "/api/v1/budget/feeds/forecast",
@@ -56,7 +56,7 @@ FORM_FIELDS = frozenset(
 
 @pytest.fixture
 def filled(local: Browser, database: Db) -> Browser:
-    """Return the browser of an app with a site, a page with two versions, and a post of a feed."""
+    """Return a browser of an app with a site, a page with two versions, and a post of a feed."""
     put_site(database, None, {"name": "shop", "start_urls": [URL], "item_pages": "x"})
     put_target(database)
     for name, hours_ago in (("new", 1), ("old", 2)):
@@ -66,8 +66,8 @@ def filled(local: Browser, database: Db) -> Browser:
     return local
 
 
-def tried_routes(app: FastAPI, *, is_write: bool) -> Iterator[tuple[str, str, Any]]:
-    """Yield method, path for the stored target and site, and dependencies of routes."""
+def routes_to_test(app: FastAPI, *, is_write: bool) -> Iterator[tuple[str, str, Any]]:
+    """Yield method, path with the stored target and site, and dependencies of routes."""
     for route in routes(app):
         path = route.path.replace("{target_id}", target_id(f"shop {URL}"))
         for method in route.methods - {"HEAD", "OPTIONS"}:
@@ -76,13 +76,13 @@ def tried_routes(app: FastAPI, *, is_write: bool) -> Iterator[tuple[str, str, An
 
 
 def parameters(dependant: Any) -> set[str]:
-    """Return the names of the query parameters of a route and of what it depends on."""
+    """Return the names of the query parameters of a route and its dependencies."""
     own = {each.alias for each in dependant.query_params}
     return own.union(*map(parameters, dependant.dependencies))
 
 
 def send(browser: Browser, method: str, path: str, **options: Any) -> httpx.Response:
-    """Send a request; fail if it is an error of the server, or the answer is late or large."""
+    """Send a request; fail on server errors, and on slow or large responses."""
     began = time.process_time()
     answer = browser.request(method, path, **options)
     what = method, path[:200], str(options)[:200]
@@ -94,9 +94,9 @@ def send(browser: Browser, method: str, path: str, **options: Any) -> httpx.Resp
     return answer
 
 
-def test_no_parameter_makes_a_page_fail(filled: Browser) -> None:
+def test_hostile_query_parameters_cause_no_server_error(filled: Browser) -> None:
     sent = 0
-    for method, path, dependant in tried_routes(filled.app, is_write=False):
+    for method, path, dependant in routes_to_test(filled.app, is_write=False):
         for value in VALUES:
             for name in parameters(dependant):
                 send(filled, method, f"{path}?{name}={value}")
@@ -106,14 +106,14 @@ def test_no_parameter_makes_a_page_fail(filled: Browser) -> None:
     assert sent > 400
 
 
-def test_no_forged_cursor_makes_a_page_fail(filled: Browser) -> None:
+def test_forged_cursors_cause_no_server_error(filled: Browser) -> None:
     forged = [
         base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
         for values in CURSORS
     ]
     lists = [
         path
-        for _, path, dependant in tried_routes(filled.app, is_write=False)
+        for _, path, dependant in routes_to_test(filled.app, is_write=False)
         if "cursor" in parameters(dependant)
     ]
     assert len(lists) > 10
@@ -122,27 +122,27 @@ def test_no_forged_cursor_makes_a_page_fail(filled: Browser) -> None:
             send(filled, "GET", f"{path}?cursor={quote(cursor)}")
 
 
-def test_no_field_of_a_form_makes_a_page_fail(filled: Browser) -> None:
+def test_hostile_form_fields_cause_no_server_error(filled: Browser) -> None:
     token = filled.token("/feeds/add")
     stored = {"csrf": token, "id": FEED, "feed": FEED, "post": f"{FEED} one", "a": FEED}
     forms = [
         path
-        for _, path, _ in tried_routes(filled.app, is_write=True)
+        for _, path, _ in routes_to_test(filled.app, is_write=True)
         if not path.startswith("/api/")
     ]
     assert len(forms) > 20
     assert {"url", "here", "back", "next", "title_before"} <= FORM_FIELDS
     for path in forms:
-        # The last two delete what the others need.
+        # Routes that remove or forget delete the data that the other routes need.
         for text in TEXTS if "remove" not in path and "forget" not in path else TEXTS[:1]:
             form = dict.fromkeys(FORM_FIELDS, text) | (stored if "remove" not in path else {})
             send(filled, "POST", path, data=form | {"csrf": token})
 
 
-def test_no_member_of_a_json_body_makes_the_api_fail(filled: Browser) -> None:
+def test_hostile_json_members_cause_no_server_error(filled: Browser) -> None:
     headers = {"Content-Type": "application/json"}
     sent = 0
-    for method, path, dependant in tried_routes(filled.app, is_write=True):
+    for method, path, dependant in routes_to_test(filled.app, is_write=True):
         members = [
             name
             for each in dependant.body_params

@@ -1,4 +1,4 @@
-"""`/metrics` of the web app: who may read it, and with what."""
+"""`/metrics` of the web app: access and contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
-def test_without_users_this_machine_may_read_them(local: Browser) -> None:
+def test_metrics_without_users_are_open_to_local_clients(local: Browser) -> None:
     answer = local.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -42,7 +42,7 @@ def message(number: int, state: str, ended: str | None = None, **more: Any) -> R
     return row | ({} if ended is None else {ended: at}) | more
 
 
-def test_they_have_the_states_of_notifications(local: Browser, database: Db) -> None:
+def test_metrics_count_notifications_by_state(local: Browser, database: Db) -> None:
     now = datetime.now(UTC)
     database.outbox.insert_many(
         [
@@ -91,7 +91,9 @@ def test_they_have_the_states_of_notifications(local: Browser, database: Db) -> 
     }
 
 
-def test_with_users_a_token_is_needed(freshet: Freshet, database: Db, browsers: Browsers) -> None:
+def test_metrics_with_users_require_a_token(
+    freshet: Freshet, database: Db, browsers: Browsers
+) -> None:
     prometheus = browsers()
     refused = prometheus.get("/metrics")
     assert (refused.status_code, refused.headers["www-authenticate"]) == (
@@ -107,14 +109,14 @@ def test_with_users_a_token_is_needed(freshet: Freshet, database: Db, browsers: 
     assert prometheus.get("/", headers=bearer(made["secret"])).status_code == 403
 
 
-def test_a_signed_in_viewer_may_read_them(vic: Browser) -> None:
+def test_signed_in_viewer_can_read_metrics(vic: Browser) -> None:
     assert vic.get("/metrics").status_code == 200
 
 
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_database_that_is_away_is_reported() -> None:
+def test_unavailable_database_is_reported() -> None:
     options = WebOptions()
     with (
         second_mongod() as (client, uri),
@@ -136,5 +138,5 @@ def test_a_database_that_is_away_is_reported() -> None:
         "freshet_database_up 0.0"
     ]
     assert "freshet_database_up 1.0" in back.text
-    # Collect the sockets now, while their warnings are ignored.
+    # Collect the sockets while their warnings are ignored.
     gc.collect()

@@ -95,7 +95,7 @@ def put_change(db: Db) -> None:
 
 
 def send(browser: Browser, path: str, **fields: Any) -> Any:
-    """Send a form of the area."""
+    """Send a form of the notifications area."""
     return browser.post(
         f"/notifications{path}", {"csrf": browser.token("/notifications/rule")} | fields
     )
@@ -119,7 +119,7 @@ def test_channels_are_shown_with_their_state(local: Browser, stored: tuple[Db, s
     assert local.get("/notifications/channel?name=nobody").status_code == 404
 
 
-def test_the_board_shows_dead_letters_and_broken_channels(
+def test_board_shows_dead_letters_and_broken_channels(
     local: Browser, stored: tuple[Db, str]
 ) -> None:
     put_message(stored[0], 1)
@@ -132,21 +132,19 @@ def test_the_board_shows_dead_letters_and_broken_channels(
     ]  # fmt: skip
 
 
-def test_a_working_channel_is_not_on_the_board(
-    local: Browser, stored: tuple[Db, str], file: Path
-) -> None:
+def test_board_omits_working_channels(local: Browser, stored: tuple[Db, str], file: Path) -> None:
     file.write_text(file.read_text().replace("${NOT_SET}", "${TOKEN}"), encoding="utf-8")
     put_message(stored[0], 1, "waiting", attempts=0)
     put_message(stored[0], 2, "delivered")
     assert "Channel" not in local.get("/").text
 
 
-def test_dead_letters_are_sent_again_and_discarded(local: Browser, stored: tuple[Db, str]) -> None:
+def test_dead_letters_are_retried_and_discarded(local: Browser, stored: tuple[Db, str]) -> None:
     db = stored[0]
     keys = [put_message(db, number, reason="HTTP 404") for number in range(4)]
     assert send(local, "/retry", channel="team", id=keys[0]).status_code == 303
     assert send(local, "/discard", channel="team", id=keys[1]).status_code == 303
-    # Of another channel.
+    # A letter of another channel is kept.
     send(local, "/discard", channel="other", id=keys[2])
     left = {row["_id"]: row["state"] for row in db.outbox.find()}
     assert left == {keys[0]: "waiting", keys[2]: "dead", keys[3]: "dead"}
@@ -159,7 +157,7 @@ def test_dead_letters_are_sent_again_and_discarded(local: Browser, stored: tuple
     assert ("POST /notifications/retry", "team: 1 messages") in actions
 
 
-def test_messages_are_listed_by_page(local: Browser, stored: tuple[Db, str]) -> None:
+def test_messages_are_paginated(local: Browser, stored: tuple[Db, str]) -> None:
     for number in range(5):
         put_message(stored[0], number)
     first = local.get("/api/v1/notifications/messages?channel=team&limit=3").json()
@@ -177,7 +175,7 @@ def test_a_test_message_is_sent(local: Browser, hooks: Hooks, stored: tuple[Db, 
     assert done.status_code == 303
     assert "accepted the test message" in local.get(done.headers["location"]).text
     assert hooks.received[0][0] == "/t0ken-of-the-team"
-    # The receiver repeats the path, which has the token.
+    # The receiver's response contains the path with the token.
     hooks.answers = [status(403, b"no access to /t0ken-of-the-team")]
     refused = send(local, "/test", channel="team")
     assert refused.status_code == 422
@@ -238,7 +236,7 @@ def test_a_rule_is_previewed_on_past_events(local: Browser, stored: tuple[Db, st
     assert "10.0 € → 8.0 €" in shown
     (message,) = local.get("/api/v1/notifications/preview?key=cheap").json()["messages"]
     assert (message["channel"], message["target"]) == ("team", PAGE)
-    # Values of the form, without a name and a channel.
+    # Form values without a name and a channel.
     query = "events=changed&when=price%20falls%20by%2050%20%25"
     assert "none of the last 20 events" in local.get(f"/notifications/preview?{query}").text
     assert "1 message" in local.get("/notifications/preview?events=changed&when=price<9").text
@@ -249,9 +247,7 @@ def test_a_rule_is_previewed_on_past_events(local: Browser, stored: tuple[Db, st
 
 
 @pytest.mark.parametrize("root", ["", "/app"])
-def test_messages_link_to_the_page_in_the_web_app(
-    stored: tuple[Db, str], file: Path, root: str
-) -> None:
+def test_messages_link_to_the_web_app(stored: tuple[Db, str], file: Path, root: str) -> None:
     db, uri = stored
     put_change(db)
     db.targets.insert_one(
@@ -299,7 +295,7 @@ def test_an_invalid_file_is_reported_and_rules_stay_editable(
     assert send(local, "/rule/remove", key="cheap").status_code == 303
 
 
-def test_viewers_only_look(stored: tuple[Db, str], file: Path) -> None:
+def test_viewers_cannot_change_notifications(stored: tuple[Db, str], file: Path) -> None:
     db, uri = stored
     put_user(db, "anna")
     put_user(db, "vic", "viewer")  # type: ignore[arg-type]
@@ -322,7 +318,7 @@ def test_viewers_only_look(stored: tuple[Db, str], file: Path) -> None:
     assert db.outbox.count_documents({"state": "dead"}) == 1
 
 
-def test_crawls_mark_the_events_of_stored_rules(
+def test_crawls_mark_events_of_stored_rules(
     local: Browser, stored: tuple[Db, str], tmp_path: Path
 ) -> None:
     send(local, "/rule", **RULE)

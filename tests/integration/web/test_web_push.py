@@ -31,17 +31,17 @@ OPTIONS = WebOptions(host="0.0.0.0", push=PUSH)
 
 
 def started(freshet: Freshet, *words: object, **env: object) -> tuple[Process, str]:
-    """Start an app and wait until it serves; also return what it wrote to stderr before."""
+    """Start an app and wait until it serves; return the process and its earlier stderr output."""
     process, written = freshet.start(*words, **env), ""
     stderr = process.stderr
     assert stderr
     while READY not in (line := stderr.readline()):
-        assert line, "it ended before it served"
+        assert line, "the process ended before it served"
         written += line
     return process, written
 
 
-def test_the_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db, hub: Hub) -> None:
     put_user(database, "anna")
     put(database, f"{hub.url}/hub")
     port = free_port()
@@ -55,20 +55,22 @@ def test_the_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db
     place = f"{url}/websub/{push['token']}"
     assert ask(place, body, signed(push, body))[0] == 202
     assert [row["body"] for row in database.pushes.find().sort("at")] == [b"<rss>one</rss>", body]
-    assert ask(place, b"x" * 3_000_000)[0] == 202, "the limit of forms is lower"
+    assert ask(place, b"x" * 3_000_000)[0] == 202, "deliveries are limited like forms"
     assert ask(place, b"x" * 3_200_000)[0] == 413
     assert ask(f"{url}/websub/{'A' * 48}", b"x")[0] == 404
     assert ask(place, method="HEAD")[0] == 405
-    # The rest of the app is for users.
+    # All other pages require sign-in.
     assert httpx.get(f"{url}/").status_code == 303
-    assert database.audit.count_documents({}) == 0, "deliveries are not changes of users"
+    assert database.audit.count_documents({}) == 0, "deliveries are in the audit log"
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (0, "")
     assert database.leases.find_one({"_id": "feeds push"})["holders"] == []
 
 
-def test_a_second_app_receives_without_requesting(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_second_app_does_not_request_subscriptions(
+    freshet: Freshet, database: Db, hub: Hub
+) -> None:
     put_user(database, "anna")
     words = (
         "web",
@@ -116,13 +118,15 @@ def test_a_public_app_without_users_is_refused(freshet: Freshet) -> None:
         ),
     ],
 )
-def test_wrong_options_are_one_line(freshet: Freshet, words: tuple[str, ...], begins: str) -> None:
+def test_invalid_options_are_one_line_errors(
+    freshet: Freshet, words: tuple[str, ...], begins: str
+) -> None:
     done = run(freshet, "web", "--port", 0, *words)
     assert done.code == 1
     assert done.complaint.startswith(f"scrapy web: {begins}")
 
 
-def test_the_callback_is_public_and_absent_without_pushes(stored: tuple[Db, str]) -> None:
+def test_callback_exists_only_with_push(stored: tuple[Db, str]) -> None:
     put_user(stored[0], "anna")
     path = f"/websub/{'A' * 48}"
     with browsers_of(stored[1], WebOptions(host="0.0.0.0")) as make:

@@ -1,4 +1,4 @@
-"""Queries of the web app read few documents, however many are stored: pages, boards, counts."""
+"""The web app's queries for lists, boards and counts read few documents of large collections."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def visit(number: int, **more: Any) -> Row:
 
 @contextmanager
 def examined(db: Db) -> Iterator[list[Row]]:
-    """Collect what the server examined for each query inside the block."""
+    """Collect the profiler rows of the queries inside the block."""
     found: list[Row] = []
     db.command("profile", 2)
     try:
@@ -78,8 +78,8 @@ def pages(uri: str, name: str, order: Order, limit: int, query: Row) -> list[lis
     return rows
 
 
-@pytest.mark.parametrize("way", [1, -1])
-def test_pages_have_every_row_once_also_without_values(stored: tuple[Db, str], way: int) -> None:
+@pytest.mark.parametrize("direction", [1, -1])
+def test_pagination_handles_missing_values(stored: tuple[Db, str], direction: int) -> None:
     db, uri = stored
     chance = random.Random(3)
     values = [None, None, 1, 2, 2, 2, 3]
@@ -89,8 +89,8 @@ def test_pages_have_every_row_once_also_without_values(stored: tuple[Db, str], w
             for n in range(40)
         ]
     )
-    expected = [row["_id"] for row in db.listing.find().sort([("v", way), ("_id", 1)])]
-    found = pages(uri, "listing", (("v", way), ("_id", 1)), 3, {})
+    expected = [row["_id"] for row in db.listing.find().sort([("v", direction), ("_id", 1)])]
+    found = pages(uri, "listing", (("v", direction), ("_id", 1)), 3, {})
     assert [row["_id"] for page in found for row in page] == expected
 
 
@@ -107,7 +107,7 @@ def test_a_late_page_reads_only_its_rows(stored: tuple[Db, str]) -> None:
     assert max(each["docsExamined"] for each in queries) <= 20
 
 
-def test_the_states_of_sites_take_a_few_keys_of_each(stored: tuple[Db, str]) -> None:
+def test_site_states_examine_few_index_keys(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.targets.insert_many(
         [target("shop", n) for n in range(1, 300)]
@@ -135,7 +135,7 @@ def test_the_states_of_sites_take_a_few_keys_of_each(stored: tuple[Db, str]) -> 
     assert max(each["keysExamined"] for each in of_lists) <= 3 * len(names)
 
 
-def test_unread_changes_are_counted_by_an_index_alone(stored: tuple[Db, str]) -> None:
+def test_unread_changes_are_counted_by_an_index_only(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.visits.insert_many([visit(n) for n in range(60)] + [visit(n, event=False) for n in range(9)])
     for since, spider, expected in (
@@ -148,9 +148,9 @@ def test_unread_changes_are_counted_by_an_index_alone(stored: tuple[Db, str]) ->
         assert query["docsExamined"] == 0
 
 
-def test_lists_of_feeds_do_not_read_the_targets_of_sites(stored: tuple[Db, str]) -> None:
+def test_feed_lists_do_not_read_targets_of_sites(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    # `after` and `before` frame the spider of the feeds in every index.
+    # Spiders before and after `feeds` in every index.
     db.targets.insert_many(
         [target(name, n) for name in ("after", "zebra") for n in range(400)]
         + [target("feeds", n, kind="feed") for n in range(5)]
@@ -169,7 +169,7 @@ def test_lists_of_feeds_do_not_read_the_targets_of_sites(stored: tuple[Db, str])
     )
 
 
-def test_the_removal_of_a_feed_is_counted_by_an_index(local: Browser, database: Db) -> None:
+def test_feed_removal_is_counted_by_an_index(local: Browser, database: Db) -> None:
     feed = target("feeds", 1, kind="feed")
     database.targets.insert_one(feed)
     database.posts.insert_many(
@@ -187,7 +187,7 @@ def test_the_removal_of_a_feed_is_counted_by_an_index(local: Browser, database: 
     assert max(each["docsExamined"] for each in of_posts) <= 8
 
 
-def test_slow_numbers_are_shown_without_waiting() -> None:
+def test_slow_figures_are_shown_without_waiting() -> None:
     async def work() -> tuple[list[int | None], int]:
         made = 0
 
@@ -202,7 +202,7 @@ def test_slow_numbers_are_shown_without_waiting() -> None:
         await asyncio.sleep(0.2)
         second = await figures.get("key", compute)
         figures.drop("key")
-        # It would take longer than the patience, so the old number is returned immediately.
+        # Computing takes longer than patience_seconds, so the old figure is returned immediately.
         began = asyncio.get_running_loop().time()
         third = await figures.get("key", compute)
         waited = asyncio.get_running_loop().time() - began
@@ -216,7 +216,7 @@ def test_slow_numbers_are_shown_without_waiting() -> None:
     assert waits == 0
 
 
-def test_slow_numbers_are_used_for_a_while_after_a_run() -> None:
+def test_slow_figures_are_reused_after_a_run() -> None:
     async def work() -> list[int | None]:
         values = iter(range(9))
 
@@ -230,7 +230,7 @@ def test_slow_numbers_are_used_for_a_while_after_a_run() -> None:
             found.append(await figures.get("key", compute, version=version))
             await asyncio.sleep(0.1)
             found.append(await figures.get("key", compute, version=version))
-        # 20 times the time of the computation.
+        # Figures are reused for 20 times their computation time.
         await asyncio.sleep(0.4)
         await figures.get("key", compute, version=2)
         await asyncio.sleep(0.1)
@@ -241,10 +241,10 @@ def test_slow_numbers_are_used_for_a_while_after_a_run() -> None:
     assert asyncio.run(work()) == [None, 0, 0, 0, 1]
 
 
-def test_hours_that_are_over_are_counted_once(stored: tuple[Db, str]) -> None:
+def test_past_hours_are_counted_once(stored: tuple[Db, str]) -> None:
     database, uri = stored
     now = NOW + timedelta(days=9, minutes=30)
-    # Each hour has another outcome, and as many visits as its number.
+    # Outcomes and numbers of visits vary by hour.
     outcomes = ("new", "changed", "gone", "error", "unchanged")
     for number in range(9 * 24):
         outcome = outcomes[number % len(outcomes)]
@@ -272,13 +272,13 @@ def test_hours_that_are_over_are_counted_once(stored: tuple[Db, str]) -> None:
     database.visits.insert_many([late, visit(9 * 24, outcome="new")])
     later = now + timedelta(hours=2)
     second, n_second = by_hour(later)
-    assert n_second <= 12, "only the last hours are counted again"
+    assert n_second <= 12, "past hours were counted again"
     assert second == on(
         uri, lambda db: VisitCounts().by_hour(db, "shop", later - timedelta(days=8), later)
     )
 
 
-def test_changes_of_days_that_are_over_are_counted_once(
+def test_changes_of_past_days_are_counted_once(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
@@ -294,20 +294,20 @@ def test_changes_of_days_that_are_over_are_counted_once(
 
     first, n_first = by_hour(now, counts)
     assert first.sum() == n_first == 9 * 24
-    # The offset of the zone is 5:30 hours: the first visit is on a Sunday at 05:30.
+    # The zone's offset is 5:30 hours: the first visit is on a Sunday at 05:30.
     assert first[6 * 24 + 5] == 2, "two Sundays"
     assert set(first) == {1, 2}
     database.visits.insert_one(visit(9 * 24))
     later = now + timedelta(hours=2)
     second, n_second = by_hour(later, counts)
-    assert n_second == 24 + 1, "the last days are counted again"
+    assert n_second == 24 + 1, "counts more or less than the last day again"
     assert second.tolist() == by_hour(later, ChangeCounts())[0].tolist()
     monkeypatch.setattr("crawler.reports.visit_counts.PART", 1000)
     whole, _ = by_hour(later, ChangeCounts())
-    assert whole.tolist() == second.tolist(), "one query of a site with few changes"
+    assert whole.tolist() == second.tolist(), "a single query gives other counts"
 
 
-def test_numbers_of_many_keys_are_used_longer() -> None:
+def test_figures_of_many_keys_are_reused_longer() -> None:
     async def age(keys: int) -> float:
         async def compute() -> int:
             await asyncio.sleep(0.02)
@@ -321,7 +321,7 @@ def test_numbers_of_many_keys_are_used_longer() -> None:
         await figures.close()
         return ages[0] / ages[1]
 
-    # 20 times its own time for one; 5 times the time of all ten for the last one of ten.
+    # One key: 20 times its own time. Ten keys: 5 times the time of all ten.
     assert 15 < asyncio.run(age(1)) <= 20
     assert asyncio.run(age(10)) > 30
 

@@ -1,4 +1,4 @@
-"""The usual attacks on web apps (OWASP), and who may do what."""
+"""Common attacks on web apps (OWASP), and permissions of users."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
 PUBLIC = {
     ("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/changes/feed.atom"),
 }  # fmt: skip
-# What is only their own: the session, the password, API tokens, and what they have read.
+# Viewers can change only their own session, password, API tokens and read marks.
 OF_VIEWERS = {
     ("POST", "/sign-out"), ("POST", "/account/password"), ("POST", "/account/tokens/revoke"),
 } | {
@@ -71,7 +71,7 @@ OF_VIEWERS = {
 }  # fmt: skip
 
 
-def test_strangers_reach_no_route_that_is_not_public(browsers: Browsers) -> None:
+def test_unauthenticated_users_reach_only_public_routes(browsers: Browsers) -> None:
     stranger = browsers()
     for route in routes(browsers.app):
         for method in route.methods:
@@ -84,7 +84,7 @@ def test_strangers_reach_no_route_that_is_not_public(browsers: Browsers) -> None
                 assert answer.headers["location"].startswith("/sign-in")
 
 
-def test_viewers_reach_no_route_that_writes(browsers: Browsers, vic: Browser) -> None:
+def test_viewers_reach_no_write_routes(browsers: Browsers, vic: Browser) -> None:
     @browsers.app.put("/api/v1/write")
     async def write(store: StoreDep) -> None:
         raise AssertionError("a viewer reached a write")
@@ -95,7 +95,7 @@ def test_viewers_reach_no_route_that_writes(browsers: Browsers, vic: Browser) ->
         for method in route.methods - SAFE_METHODS
         if (method, route.path) not in PUBLIC | OF_VIEWERS
     ]
-    assert ("PUT", "/api/v1/write") in writes, "routes of the future are guarded as well"
+    assert ("PUT", "/api/v1/write") in writes, "new routes are not guarded"
     headers = {"Origin": vic.origin, "X-CSRF-Token": vic.token("/account")}
     for method, path in writes:
         answer = vic.request(method, path, headers=headers)
@@ -105,7 +105,7 @@ def test_viewers_reach_no_route_that_writes(browsers: Browsers, vic: Browser) ->
     assert vic.get("/").status_code == 200
 
 
-def test_a_form_of_another_site_is_refused(anna: Browser) -> None:
+def test_cross_site_form_is_refused(anna: Browser) -> None:
     token = anna.token("/account")
     fields = {"password": PASSWORD, "new_password": "another long password"}
     forged = [
@@ -123,14 +123,12 @@ def test_a_form_of_another_site_is_refused(anna: Browser) -> None:
     assert anna.post("/account/password", fields | {"csrf": token}).status_code == 303
 
 
-def test_a_token_of_another_session_is_refused(anna: Browser, vic: Browser) -> None:
+def test_csrf_token_of_another_session_is_refused(anna: Browser, vic: Browser) -> None:
     assert anna.post("/sign-out", {"csrf": vic.token("/account")}).status_code == 403
     assert anna.get("/").status_code == 200
 
 
-def test_a_session_id_prepared_by_an_attacker_is_worthless(
-    browsers: Browsers, database: Db
-) -> None:
+def test_session_fixation_is_prevented(browsers: Browsers, database: Db) -> None:
     victim = browsers()
     victim.cookies.set("freshet", "known-to-the-attacker", domain="127.0.0.1")
     assert victim.sign_in("anna").status_code == 303
@@ -142,9 +140,7 @@ def test_a_session_id_prepared_by_an_attacker_is_worthless(
     assert database.sessions.count_documents({}) == 1
 
 
-def test_each_sign_in_changes_the_session_and_ends_the_one_before(
-    browsers: Browsers, anna: Browser
-) -> None:
+def test_sign_in_replaces_the_session(browsers: Browsers, anna: Browser) -> None:
     before = anna.cookies["freshet"]
     assert anna.sign_in("anna").status_code == 303
     assert anna.cookies["freshet"] != before
@@ -154,7 +150,7 @@ def test_each_sign_in_changes_the_session_and_ends_the_one_before(
     assert thief.get("/").headers["location"].startswith("/sign-in")
 
 
-def test_a_session_in_use_ends_after_its_longest_time(stored: tuple[Db, str]) -> None:
+def test_active_session_ends_after_its_maximum_age(stored: tuple[Db, str]) -> None:
     async def days() -> int:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
             session = await credentials.begin_session(db, "anna", NOW)
@@ -175,7 +171,7 @@ def test_signing_out_ends_the_session_on_the_server(anna: Browser, database: Db)
     assert anna.get("/").status_code == 303
 
 
-def test_a_new_password_ends_the_other_sessions(browsers: Browsers, anna: Browser) -> None:
+def test_password_change_ends_other_sessions(browsers: Browsers, anna: Browser) -> None:
     other = browsers(address="203.0.113.11")
     assert other.sign_in("anna").status_code == 303
     form = {"password": PASSWORD, "new_password": "another long password"}
@@ -198,7 +194,7 @@ def test_redirects_stay_in_the_app(browsers: Browsers, path: str) -> None:
     assert "x-b" not in answer.headers
 
 
-def test_the_way_back_leads_to_the_page_that_required_a_sign_in(browsers: Browsers) -> None:
+def test_sign_in_redirects_to_the_requested_page(browsers: Browsers) -> None:
     browser = browsers()
     location = browser.get("/account?x=1").headers["location"]
     assert location == "/sign-in?next=/account%3Fx%3D1"
@@ -206,9 +202,7 @@ def test_the_way_back_leads_to_the_page_that_required_a_sign_in(browsers: Browse
     assert local_path("/a?b=c#d", "/") == "/a?b=c#d"
 
 
-def test_guessing_passwords_is_limited_by_user_and_by_address(
-    browsers: Browsers, database: Db
-) -> None:
+def test_failed_sign_ins_are_limited_by_user_and_address(browsers: Browsers, database: Db) -> None:
     attacker = browsers()
     for _ in range(passwords.MAX_FAILURES):
         assert attacker.sign_in("anna", "wrong").status_code == 401
@@ -224,7 +218,7 @@ def test_guessing_passwords_is_limited_by_user_and_by_address(
     assert {row["user"] for row in failed} == {"anna"}
 
 
-def test_unknown_users_get_the_same_answer_after_the_same_work(
+def test_unknown_users_cannot_be_distinguished(
     browsers: Browsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[bool] = []
@@ -256,7 +250,7 @@ def test_only_hashes_are_stored(anna: Browser, database: Db) -> None:
     assert kept.count("$argon2id$") == 2
 
 
-def test_cookies_are_out_of_reach(browsers: Browsers) -> None:
+def test_cookies_have_security_attributes(browsers: Browsers) -> None:
     plain = browsers().sign_in("anna")
     cookies = [value for value in plain.headers.get_list("set-cookie") if "freshet=" in value]
     assert len(cookies) == 1
@@ -297,7 +291,7 @@ def test_pages_have_no_inline_scripts_and_styles(local: Browser) -> None:
             assert script.startswith(" src=")
 
 
-def test_an_unexpected_error_tells_nothing_and_keeps_the_headers(
+def test_server_error_hides_details_and_keeps_headers(
     local: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
     @local.app.get("/broken")
@@ -319,14 +313,12 @@ def test_an_unexpected_error_tells_nothing_and_keeps_the_headers(
         ("localhost.evil.example", 421), ("127.0.0.1.evil.example", 421), ("a b", 421),
     ],
 )  # fmt: skip
-def test_hosts_that_are_not_this_machine_are_refused(
-    local: Browser, host: str, status: int
-) -> None:
+def test_non_local_host_headers_are_refused(local: Browser, host: str, status: int) -> None:
     assert local.get("/", headers={"Host": host}).status_code == status
     assert local.get("/static/freshet.css", headers={"Host": host}).status_code == status
 
 
-def test_hosts_of_an_open_app(stored: tuple[Db, str]) -> None:
+def test_host_headers_of_a_public_app(stored: tuple[Db, str]) -> None:
     put_user(stored[0], "anna")
     with browsers_of(stored[1], WebOptions(host="0.0.0.0", hosts=("freshet.example",))) as make:
         for host, status in (("freshet.example", 200), ("intranet", 200), ("10.0.0.5:80", 200),
@@ -334,7 +326,7 @@ def test_hosts_of_an_open_app(stored: tuple[Db, str]) -> None:
             assert make().get("/sign-in", headers={"Host": host}).status_code == status, host
 
 
-def test_users_end_the_free_access_of_this_machine(local: Browser, database: Db) -> None:
+def test_local_access_requires_sign_in_once_users_exist(local: Browser, database: Db) -> None:
     assert local.get("/").status_code == 200
     put_user(database, "anna")
     assert local.get("/").status_code == 303
@@ -342,19 +334,19 @@ def test_users_end_the_free_access_of_this_machine(local: Browser, database: Db)
     assert local.get("/").status_code == 200
 
 
-def test_an_open_app_without_users_lets_nobody_in(stored: tuple[Db, str]) -> None:
+def test_public_app_without_users_denies_access(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], OPEN) as make:
         assert make(address="127.0.0.1").get("/").status_code == 303
         assert make(address="127.0.0.1").get("/api/v1/sites").status_code == 401
 
 
-def test_a_proxy_does_not_open_an_app_without_users(local: Browser) -> None:
+def test_forwarded_request_is_denied_without_users(local: Browser) -> None:
     answer = local.get("/", headers={"X-Forwarded-For": "203.0.113.9"})
     assert answer.status_code == 403
     assert "scrapy web user add" in answer.text
 
 
-def test_only_trusted_proxies_may_state_client_and_scheme(stored: tuple[Db, str]) -> None:
+def test_forwarded_headers_require_a_trusted_proxy(stored: tuple[Db, str]) -> None:
     put_user(stored[0], "anna")
     stated = {
         "X-Forwarded-For": "6.6.6.6, 198.51.100.7", "X-Forwarded-Proto": "https",
@@ -380,7 +372,7 @@ def test_only_trusted_proxies_may_state_client_and_scheme(stored: tuple[Db, str]
             assert row["user"] == "anna"
 
 
-def test_tokens_act_for_their_users_within_their_scopes(
+def test_api_tokens_are_limited_by_role_and_scope(
     browsers: Browsers, stored: tuple[Db, str]
 ) -> None:
     @browsers.app.put("/api/v1/write")
@@ -416,7 +408,7 @@ def test_tokens_act_for_their_users_within_their_scopes(
     assert (row["user"], row["status"]) == ("anna", 200)
 
 
-def test_programs_on_this_machine_may_write_without_a_form(local: Browser) -> None:
+def test_local_programs_can_write_without_csrf_token(local: Browser) -> None:
     @local.app.put("/api/v1/write")
     async def write() -> None:
         return None
@@ -435,7 +427,7 @@ def test_programs_on_this_machine_may_write_without_a_form(local: Browser) -> No
         "/static/..%5capp.py", "/static/%00", "/static/vendor",
     ],
 )  # fmt: skip
-def test_no_path_leads_out_of_the_static_folder(browsers: Browsers, path: str) -> None:
+def test_static_paths_cannot_escape_their_folder(browsers: Browsers, path: str) -> None:
     sent: list[dict[str, Any]] = []
 
     async def ask() -> None:
@@ -460,7 +452,7 @@ def test_no_path_leads_out_of_the_static_folder(browsers: Browsers, path: str) -
     assert b"create_app" not in b"".join(part.get("body", b"") for part in sent)
 
 
-def test_text_in_a_redirect_cannot_add_headers(anna: Browser) -> None:
+def test_redirect_url_cannot_inject_headers(anna: Browser) -> None:
     answer = anna.get("/account%0d%0aX-Evil:%201?a=%0d%0aX-Evil:%201")
     assert answer.status_code == 404
     assert "x-evil" not in answer.headers
@@ -479,7 +471,7 @@ def test_an_oversized_body_is_refused(anna: Browser) -> None:
     assert answer.status_code == 413
 
 
-def test_writes_are_in_the_audit_list(anna: Browser, database: Db) -> None:
+def test_writes_are_in_the_audit_log(anna: Browser, database: Db) -> None:
     form = {"password": PASSWORD, "new_password": "another long password"}
     anna.post("/account/password", form | {"csrf": anna.token("/account")})
     rows = list(database.audit.find().sort("at"))
@@ -495,7 +487,7 @@ def test_writes_are_in_the_audit_list(anna: Browser, database: Db) -> None:
     assert (rest["entries"][0]["action"], rest["next"]) == ("POST /sign-in", None)
 
 
-def test_only_what_users_own_is_open_to_viewers() -> None:
+def test_viewer_routes_are_exactly_the_listed_ones() -> None:
     marked = {
         route.path
         for area in AREAS

@@ -1,4 +1,4 @@
-"""The server of the web app: limits on connections and requests, its command, and its end."""
+"""The web server: connection and request limits, command-line options, and shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.web.served import Served
 pytestmark = pytest.mark.mongo
 
 
-def test_it_serves_until_a_signal(freshet: Freshet) -> None:
+def test_serves_until_sigterm(freshet: Freshet) -> None:
     served = Served(freshet)
     assert httpx.get(served.url).status_code == 200
     head = httpx.head(served.url)
@@ -32,7 +32,7 @@ def test_it_serves_until_a_signal(freshet: Freshet) -> None:
     assert served.stop() == (0, "")
 
 
-def test_a_port_in_use_is_one_line(freshet: Freshet) -> None:
+def test_port_in_use_is_a_one_line_error(freshet: Freshet) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = run(freshet, "web", "--port", port)
@@ -56,7 +56,7 @@ def test_a_port_in_use_is_one_line(freshet: Freshet) -> None:
         (("--trusted-proxy", "x"), {}, "--trusted-proxy: 'x' is not an IP address or network"),
     ],
 )
-def test_what_is_unsafe_or_invalid_is_refused_with_one_line(
+def test_unsafe_or_invalid_options_are_one_line_errors(
     freshet: Freshet, words: tuple[str, ...], env: dict[str, str], begins: str
 ) -> None:
     done = run(freshet, "web", "--port", "0", *words, **env)
@@ -64,7 +64,7 @@ def test_what_is_unsafe_or_invalid_is_refused_with_one_line(
     assert done.complaint.startswith(f"scrapy web: {begins}")
 
 
-def test_it_serves_other_machines_once_there_are_users(freshet: Freshet, database: Db) -> None:
+def test_public_host_requires_users(freshet: Freshet, database: Db) -> None:
     put_user(database, "anna")
     served = Served(freshet, "--host", "0.0.0.0")
     assert httpx.get(f"http://127.0.0.1:{served.port}/").status_code == 303
@@ -114,7 +114,7 @@ def test_users_and_tokens_on_the_command_line(
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
-    """Read the body, then respond with a megabyte for /big and a word for other paths."""
+    """Read the body, then respond with 100 MB for /big and five bytes for other paths."""
     if scope["type"] == "lifespan":
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})
@@ -143,7 +143,7 @@ def serve(work: Any, **limits: float) -> Any:
 
 
 async def until_closed(reader: asyncio.StreamReader, seconds: float = 10.0) -> tuple[bytes, float]:
-    """Read to the end of a connection; return what was read, and the seconds that it took."""
+    """Read until the connection is closed; return the data and the seconds it took."""
     began, data = time.monotonic(), b""
     try:
         async with asyncio.timeout(seconds):
@@ -153,7 +153,7 @@ async def until_closed(reader: asyncio.StreamReader, seconds: float = 10.0) -> t
     return data, time.monotonic() - began
 
 
-def test_accepted_connections_send_bodies_without_waiting_for_acknowledgements() -> None:
+def test_accepted_connections_use_tcp_nodelay() -> None:
     listener = server.listen(WebOptions(port=0))
     with listener, socket.create_connection(listener.getsockname()[:2]):
         listener.setblocking(True)
@@ -171,7 +171,7 @@ def test_accepted_connections_send_bodies_without_waiting_for_acknowledgements()
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab",
     ],
 )
-def test_slow_clients_are_cut_off_though_they_keep_sending(
+def test_slow_clients_are_disconnected_while_sending(
     start: bytes,
 ) -> None:
     async def work(port: int) -> float:
@@ -193,7 +193,7 @@ def test_slow_clients_are_cut_off_though_they_keep_sending(
     assert 0.4 < seconds < 3
 
 
-def test_a_client_that_does_not_read_is_cut_off() -> None:
+def test_client_that_does_not_read_is_disconnected() -> None:
     async def work(port: int) -> int:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -221,7 +221,7 @@ def test_large_headers_are_refused() -> None:
     assert serve(work)[:12] in (b"HTTP/1.1 400", b"")
 
 
-def test_connections_are_limited_and_the_oldest_idle_one_makes_room() -> None:
+def test_oldest_idle_connection_is_closed_at_the_limit() -> None:
     async def work(port: int) -> tuple[bytes, bytes]:
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         first, _ = await until_closed(opened[0][0], 5)
@@ -250,7 +250,7 @@ def test_keep_alive_and_pipelined_requests_are_answered() -> None:
     assert serve(work) == 4
 
 
-def test_requests_in_progress_are_finished_at_the_end() -> None:
+def test_shutdown_finishes_requests_in_progress() -> None:
     async def work() -> bytes:
         options = WebOptions(port=0)
         listener = server.listen(options)

@@ -55,7 +55,7 @@ PAGES = {
 
 
 class Site:
-    """Answers orders for pages without a network, and counts the requests."""
+    """Fake page fetcher without a network; records the requests."""
 
     def __init__(self) -> None:
         self.pages = dict(PAGES)
@@ -88,7 +88,7 @@ def local(stored: tuple[Db, str], site: Site) -> Iterator[Browser]:
 
 
 def form(browser: Browser, **values: Any) -> dict[str, Any]:
-    """Return the fields that the form sends."""
+    """Return the form fields as the browser sends them."""
     empty = {"field_name": [], "field_selector": [], "field_language": [], "field_type": []}
     usual = {
         "csrf": browser.token("/setup"), "digest": "", "sample": "", "name": "shop",
@@ -124,7 +124,7 @@ def definition(uri: str, name: str = "shop") -> dict[str, Any]:
     return asyncio.run(read())
 
 
-def test_the_first_page_asks_for_a_url(local: Browser) -> None:
+def test_first_page_requests_a_url(local: Browser) -> None:
     page = local.get("/setup")
     assert page.status_code == 200
     assert "URL of the site" in page.text
@@ -132,7 +132,7 @@ def test_the_first_page_asks_for_a_url(local: Browser) -> None:
     assert 'href="/setup"' in local.get("/").text
 
 
-def test_a_url_leads_to_proposals(local: Browser, site: Site) -> None:
+def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
     response = begin(local, "shop.example")
     assert response.status_code == 303
     assert response.headers["location"] == "/setup/new?url=https%3A%2F%2Fshop.example%2F"
@@ -160,9 +160,7 @@ def test_a_url_leads_to_proposals(local: Browser, site: Site) -> None:
         ("https://shop.example/nope", "status 404"),
     ],
 )
-def test_a_url_that_cannot_be_fetched_stays_in_the_form(
-    local: Browser, site: Site, url: str, problem: str
-) -> None:
+def test_rejected_url_stays_in_the_form(local: Browser, site: Site, url: str, problem: str) -> None:
     response = begin(local, url)
     assert response.status_code == 422
     assert problem in response.text
@@ -178,13 +176,13 @@ def test_the_preview_shows_what_each_pattern_matches(local: Browser) -> None:
     assert page.status_code == 200
     assert "look-ahead is not supported" in page.text
     valid = local.get("/setup/preview", params=sent | {"item_pages": "/product/"}).text
-    assert "4 items" in valid, "four of five, one is excluded"
+    assert "4 items" in valid, "not_item_pages excludes one of five"
     assert "https://shop.example/product/tea-1/" in valid
     assert "item_pages = &#34;/product/&#34;" in valid
     assert "&lt;h1" not in valid
 
 
-def test_links_that_match_both_kinds_are_named(local: Browser) -> None:
+def test_links_that_match_both_kinds_are_reported(local: Browser) -> None:
     begin(local)
     page = local.get("/setup/preview", params=form(local, list_pages="tea", item_pages="/product/"))
     assert "match list and item patterns" in page.text
@@ -200,11 +198,11 @@ def test_fields_show_their_values_on_other_pages(local: Browser, site: Site) -> 
         assert title in page.text
     assert "3.5 €" in page.text
     assert "bad selector" in page.text
-    assert "status 404" in page.text, "the page that cannot be fetched is named"
+    assert "status 404" in page.text, "the page that cannot be fetched is not reported"
     after = len(site.requests)
     assert after - before <= 6
     local.get("/setup/preview", params=form(local, **rows))
-    assert len(site.requests) == after, "a preview fetches nothing"
+    assert len(site.requests) == after, "a preview fetched pages"
 
 
 def test_a_clicked_element_becomes_a_field(local: Browser) -> None:
@@ -221,7 +219,7 @@ def test_a_clicked_element_becomes_a_field(local: Browser) -> None:
     assert missing.status_code == 404
 
 
-def test_the_frame_has_nothing_active(local: Browser, site: Site) -> None:
+def test_frame_has_no_active_content(local: Browser, site: Site) -> None:
     url = f"{HOME}product/tea-0/"
     begin(local)
     local.post("/setup/pages", form(local, more="items"))
@@ -239,9 +237,7 @@ def test_the_frame_has_nothing_active(local: Browser, site: Site) -> None:
     assert local.get("/setup/frame", params={"url": "https://x.example/"}).status_code == 404
 
 
-def test_a_new_site_is_saved_as_the_command_line_reads_it(
-    local: Browser, stored: tuple[Db, str]
-) -> None:
+def test_new_site_is_saved_for_the_command_line(local: Browser, stored: tuple[Db, str]) -> None:
     begin(local)
     rows = fields(("title", "h1", "text"), ("price", ".price", "price"))
     response = save(local, not_item_pages="tea-0", **rows)
@@ -278,7 +274,7 @@ def test_a_new_site_is_saved_as_the_command_line_reads_it(
         (fields(("a", "h1[", "text")), "bad selector"),
     ],
 )
-def test_a_form_that_is_wrong_loses_nothing(
+def test_rejected_form_keeps_its_values(
     local: Browser, database: Db, values: dict[str, Any], problem: str
 ) -> None:
     kept = {"list_pages": "/kept-<pattern>/"} | values
@@ -291,7 +287,7 @@ def test_a_form_that_is_wrong_loses_nothing(
     assert database.sites.count_documents({}) == 0
 
 
-def test_the_second_of_two_editors_is_told(local: Browser, stored: tuple[Db, str]) -> None:
+def test_concurrent_edit_is_rejected(local: Browser, stored: tuple[Db, str]) -> None:
     save(local)
     digest = EDITING.search(local.get("/setup/sites/shop").text)
     assert digest
@@ -300,15 +296,15 @@ def test_the_second_of_two_editors_is_told(local: Browser, stored: tuple[Db, str
     second = save(local, digest=digest[1], item_pages="/second/")
     assert second.status_code == 409
     assert "somebody else changed this site definition" in second.text
-    assert "/second/" in second.text, "nothing typed is lost"
-    assert f'name="digest" value="{digest[1]}"' in second.text, "saving again is refused again"
+    assert "/second/" in second.text, "the form lost its values"
+    assert f'name="digest" value="{digest[1]}"' in second.text, "a second attempt would be accepted"
     assert definition(stored[1])["item_pages"] == "/first/"
     again = save(local, name="shop")
     assert again.status_code == 409
     assert "a site with this name exists" in again.text
 
 
-def test_other_keys_and_the_file_with_its_comments_stay(
+def test_edit_keeps_other_keys_and_file_comments(
     local: Browser, stored: tuple[Db, str], tmp_path: Path
 ) -> None:
     text = (
@@ -335,7 +331,7 @@ def test_other_keys_and_the_file_with_its_comments_stay(
     path.write_text(edited.replace("Teas", "Cups"))
     digest_before = EDITING.search(response.text) or digest
     refused = save(local, digest=digest_before[1], item_pages="/x/")
-    assert refused.status_code == 409, "an edit of the file counts"
+    assert refused.status_code == 409, "a change of the file was overwritten"
     assert [each.name for each in tmp_path.iterdir()] == ["shop.toml"]
 
 
@@ -346,7 +342,7 @@ ALL = {
 }  # fmt: skip
 
 
-def test_category_main_text_and_politeness_are_saved_as_the_command_line_reads_them(
+def test_category_main_text_and_politeness_are_saved(
     local: Browser, stored: tuple[Db, str]
 ) -> None:
     begin(local)
@@ -369,7 +365,7 @@ def test_category_main_text_and_politeness_are_saved_as_the_command_line_reads_t
     digest = EDITING.search(page)
     assert digest
     assert save(local, digest=digest[1], **ALL, **fields(("title", "h1", "text"))).is_redirect
-    assert definition(stored[1]) == saved, "a form without changes changes nothing"
+    assert definition(stored[1]) == saved, "an unchanged form changed the definition"
     digest = EDITING.search(local.get("/setup/sites/shop").text)
     assert digest
     empty = dict.fromkeys(ALL, "") | {"delay_seconds": "0", "robots": "false"}
@@ -396,7 +392,7 @@ def test_category_main_text_and_politeness_are_saved_as_the_command_line_reads_t
         ({"robots": "maybe"}, "should be a valid boolean"),
     ],
 )
-def test_a_wrong_value_stays_in_the_form(
+def test_invalid_value_stays_in_the_form(
     local: Browser, database: Db, values: dict[str, str], problem: str
 ) -> None:
     response = save(local, **{**ALL, "list_pages": "/kept/", **values})
@@ -410,7 +406,7 @@ def test_a_wrong_value_stays_in_the_form(
     assert database.sites.count_documents({}) == 0
 
 
-def test_a_variable_is_neither_sent_nor_lost(
+def test_environment_variables_are_kept_but_not_expanded(
     local: Browser, stored: tuple[Db, str], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_AGENT", "kept secret")
@@ -441,7 +437,7 @@ def test_the_preview_shows_the_category_of_items(local: Browser, site: Site) -> 
     sent = form(local, category="/category/([^/]+)/", category_by="pattern")
     page = local.get("/setup/preview", params=sent).text
     assert '1 × <bdi class="outside">tea</bdi>' in page
-    assert "4 × <span" in page, "items on the start page have none"
+    assert "4 × <span" in page, "items on the start page have a category"
     sent = form(local, category=".heading", category_by="css")
     page = local.get("/setup/preview", params=sent).text
     assert '1 × <bdi class="outside">Loose tea</bdi>' in page
@@ -472,7 +468,7 @@ def test_pages_are_fetched_with_the_politeness_of_the_form(local: Browser, site:
     assert (sent["delay_seconds"], sent["concurrency"], sent["robots"]) == (2.5, 1, True)
     assert sent["headers"] == {"User-Agent": "shop-bot (me@example.org)"}
     wrong = form(local, more="items", **ALL | {"delay_seconds": "soon"})
-    assert local.post("/setup/pages", wrong).status_code == 422, "not faster than wanted"
+    assert local.post("/setup/pages", wrong).status_code == 422, "fetched with an invalid delay"
 
 
 def put(db: Db, path: Path | None, values: dict[str, Any], **more: Any) -> None:
@@ -501,7 +497,7 @@ def test_pages_are_fetched_with_the_headers_of_the_site(
     assert site.requests[0] == HOME
 
 
-def test_secrets_that_are_not_stored_cannot_be_lost(local: Browser, database: Db) -> None:
+def test_definition_with_withheld_secrets_is_not_editable(local: Browser, database: Db) -> None:
     values = {"name": "shop", "start_urls": [HOME], "item_pages": "x"}
     put(database, Path("/nowhere/shop.toml"), values, withheld=["cookies.sid"])
     page = local.get("/setup/sites/shop")
@@ -510,7 +506,7 @@ def test_secrets_that_are_not_stored_cannot_be_lost(local: Browser, database: Db
     assert local.get("/setup/sites/nope").status_code == 404
 
 
-def test_viewers_may_look_but_not_fetch_or_save(anna: Browser, vic: Browser) -> None:
+def test_viewers_cannot_fetch_or_save(anna: Browser, vic: Browser) -> None:
     assert vic.get("/setup").status_code == 200
     token = vic.token("/account")
     for path in ("/setup", "/setup/pages", "/setup/sites"):
@@ -523,7 +519,7 @@ def test_viewers_may_look_but_not_fetch_or_save(anna: Browser, vic: Browser) -> 
     assert put_response.status_code == 403
 
 
-def test_the_json_api_does_the_same(local: Browser, stored: tuple[Db, str]) -> None:
+def test_json_api_proposes_matches_and_saves(local: Browser, stored: tuple[Db, str]) -> None:
     csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
     found = local.request("POST", "/api/v1/setup/proposals", json={"url": HOME}, headers=csrf)
     assert found.status_code == 200, found.text
@@ -558,7 +554,7 @@ def test_the_json_api_fetches_samples_and_returns_values(local: Browser) -> None
         "fields": [{"name": "price", "selector": ".price", "type": "price"}],
     }  # fmt: skip
     before = send("values", shop).json()
-    assert len(before["samples"]) == 3, "the pages that were fetched for proposals"
+    assert len(before["samples"]) == 3, "the samples are not the pages fetched for proposals"
     fetched = send("pages", shop).json()
     assert len(fetched["pages"]) == 4
     assert list(fetched["problems"].values()) == ["the server responded with status 404"]
@@ -575,7 +571,7 @@ def test_the_json_api_fetches_samples_and_returns_values(local: Browser) -> None
     assert "SampleValues" in str(response)
 
 
-def test_keys_that_an_edit_does_not_give_stay(local: Browser, stored: tuple[Db, str]) -> None:
+def test_edit_keeps_keys_it_does_not_contain(local: Browser, stored: tuple[Db, str]) -> None:
     values = {
         "name": "shop", "start_urls": [HOME], "item_pages": "x", "delay_seconds": 3,
         "category": "Tea", "robots": False, "headers": {"User-Agent": "mine"},
@@ -591,7 +587,7 @@ def test_keys_that_an_edit_does_not_give_stay(local: Browser, stored: tuple[Db, 
     assert definition(stored[1]) == kept | {"item_pages": "y"}
 
 
-def test_pages_are_bounded(local: Browser, site: Site) -> None:
+def test_large_and_deep_pages_are_handled(local: Browser, site: Site) -> None:
     many = "".join(f"<a href=/product/{n}>{n}</a>" for n in range(200_000))
     site.pages[HOME] = many[:2_000_000]
     began = begin(local)
@@ -628,7 +624,7 @@ def test_pages_are_fetched_with_the_options_of_the_app() -> None:
 
 
 @pytest.mark.soak
-def test_pages_of_private_hosts_that_the_user_did_not_name_are_refused() -> None:
+def test_pages_of_unlisted_private_hosts_are_refused() -> None:
     definition = {"name": "a", "start_urls": "http://127.0.0.1:9/", "item_pages": "/a"}
     config = Config.load(mongo_uri="mongodb://unused")
     (page,) = asyncio.run(fetch_pages(definition, ["http://127.0.0.2:9/a"], config))
@@ -642,7 +638,7 @@ def test_pages_of_private_hosts_that_the_user_did_not_name_are_refused() -> None
         {"name": "a", "weights": {"/x/": 2.0}, "fields": {"t": {"xpath": "//a"}}, "robots": False},
     ],
 )
-def test_toml_has_the_same_values(values: dict[str, Any]) -> None:
+def test_toml_round_trip(values: dict[str, Any]) -> None:
     assert tomllib.loads(toml_of(values)) == values
     assert tomllib.loads(edited_toml("[fields]\nold = 'x' # c\n", values)) == values
     assert edited_toml(toml_of(values), values) == toml_of(values)

@@ -62,7 +62,7 @@ def put_site(db: Db, name: str, **more: Any) -> None:
 
 @pytest.fixture
 def local(stored: tuple[Db, str]) -> Iterator[Browser]:
-    """Return a browser of an app that waits until all numbers are computed."""
+    """Return a browser of an app that waits until all figures are computed."""
     options = WebOptions(settings=("-s", f"MONGO_URI={stored[1]}"))
     with browsers_of(stored[1], options) as make:
         make.app.state.figures.patience_seconds = 30.0
@@ -78,7 +78,7 @@ def post(browser: Browser, path: str, **fields: str) -> Any:
 
 
 @pytest.mark.mongo
-def test_numbers_that_are_older_than_the_page_show_their_age(local: Browser, database: Db) -> None:
+def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     put_target(database, "shop", "https://shop.example/")
     for path in ("/", "/sites/shop"):
         assert "the numbers were read" not in local.get(path).text
@@ -98,7 +98,7 @@ def test_numbers_that_are_older_than_the_page_show_their_age(local: Browser, dat
 
 
 @pytest.mark.mongo
-def test_the_board_has_the_numbers_of_the_day(local: Browser, database: Db) -> None:
+def test_board_shows_the_figures_of_the_day(local: Browser, database: Db) -> None:
     put_site(database, "shop", tags=["books"])
     put_target(database, "shop", "http://a/1", next_visit=NOW - 2 * HOUR)
     put_target(database, "shop", "http://a/2", next_visit=NOW - HOUR / 2, consecutive_errors=2)
@@ -129,7 +129,7 @@ def test_the_board_has_the_numbers_of_the_day(local: Browser, database: Db) -> N
 
 
 @pytest.mark.mongo
-def test_the_board_is_searched_and_paged(local: Browser, database: Db) -> None:
+def test_board_is_searched_and_paginated(local: Browser, database: Db) -> None:
     for number in range(5):
         put_target(database, f"site{number}", "http://a/")
         put_site(database, f"site{number}", tags=["odd"] if number % 2 else [])
@@ -146,7 +146,7 @@ def test_the_board_is_searched_and_paged(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_targets_are_filtered_sorted_and_paged(local: Browser, database: Db) -> None:
+def test_targets_are_filtered_sorted_and_paginated(local: Browser, database: Db) -> None:
     for number in range(7):
         put_target(
             database, "shop", f"http://a/{number}", next_visit=NOW + (number - 3) * HOUR,
@@ -158,7 +158,7 @@ def test_targets_are_filtered_sorted_and_paged(local: Browser, database: Db) -> 
     put_target(database, "shopping", "http://a/other")
 
     def listed(query: str = "") -> list[str]:
-        """Return the last parts of the URLs of all pages."""
+        """Return the last parts of the URLs of all list pages."""
         found, cursor = [], ""
         while True:
             answer = local.get(f"/api/v1/sites/shop/targets?limit=2{query}{cursor}").json()
@@ -178,11 +178,11 @@ def test_targets_are_filtered_sorted_and_paged(local: Browser, database: Db) -> 
     assert listed("&category=even&kind=item&sort=latest") == ["4", "2", "0"]
     assert listed("&q=a/b") == ["bad"]
     assert listed("&q=a/.*") == [], "not a regular expression"
-    assert listed("&state=&kind=&q=&sort=soonest")[-1] == "6", "empty choices, and no gone page"
+    assert listed("&state=&kind=&q=&sort=soonest")[-1] == "6", "empty filters hide gone pages"
 
 
 @pytest.mark.mongo
-def test_muted_targets_and_patterns_are_listed_and_undone(local: Browser, database: Db) -> None:
+def test_muted_targets_and_patterns_are_listed_and_unmuted(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/1")
     put_target(database, "shop", "http://a/2", muted_at=NOW, next_visit=NEVER)
     put_target(database, "shop", "http://a/3", gone=True, next_visit=NEVER)
@@ -210,7 +210,7 @@ def test_muted_targets_and_patterns_are_listed_and_undone(local: Browser, databa
 
 
 @pytest.mark.mongo
-def test_a_search_stops_at_its_limit_and_goes_on(
+def test_search_stops_at_its_limit_and_continues(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site_targets, "MAX_SCANNED", 10)
@@ -229,7 +229,7 @@ def test_a_search_stops_at_its_limit_and_goes_on(
 
 
 @pytest.mark.mongo
-def test_lists_follow_indexes(database: Db) -> None:
+def test_lists_use_indexes(database: Db) -> None:
     for number in range(300):
         put_target(
             database, "shop", f"http://a/{number:03}", next_visit=NOW - HOUR, categories=["c"],
@@ -289,7 +289,7 @@ def test_an_unknown_site_is_not_found(local: Browser) -> None:
 
 
 @pytest.mark.mongo
-def test_htmx_gets_the_list_that_it_replaces(local: Browser, database: Db) -> None:
+def test_htmx_request_returns_only_the_list(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     headers = {"HX-Request": "true", "HX-Request-Type": "partial"}
     for path, part in (("/sites/shop", "targets"), ("/sites/shop?q=b", "targets"), ("/", "sites")):
@@ -299,7 +299,7 @@ def test_htmx_gets_the_list_that_it_replaces(local: Browser, database: Db) -> No
 
 
 @pytest.mark.mongo
-def test_each_row_leads_to_the_page_of_its_target(local: Browser, database: Db) -> None:
+def test_each_row_links_to_its_target(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/1")
     (path,) = re.findall(r'href="(/targets/[^"]+)"', local.get("/sites/shop").text)
     page = local.get(path)
@@ -307,7 +307,7 @@ def test_each_row_leads_to_the_page_of_its_target(local: Browser, database: Db) 
     assert "http://a/1" in page.text
 
 
-def test_errors_are_folded_by_cause(local: Browser, database: Db) -> None:
+def test_errors_are_grouped_by_cause(local: Browser, database: Db) -> None:
     for number in range(3):
         put_target(
             database, "shop", f"http://a/{number}", consecutive_errors=1,
@@ -327,7 +327,7 @@ def test_errors_are_folded_by_cause(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_a_field_of_the_week_leads_to_its_visits(local: Browser, database: Db) -> None:
+def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
     zone = ZoneInfo("America/New_York")
     put_site(database, "shop", timezone=str(zone))
     put_target(
@@ -369,9 +369,9 @@ def test_visits_with_the_same_time_are_all_listed(local: Browser, database: Db) 
     assert sorted(found) == [*(f"http://a/{number}" for number in range(5)), "http://a/old"]
 
 
-def test_hours_of_the_week_follow_the_clock_of_the_zone() -> None:
+def test_hours_of_the_week_follow_daylight_saving_time() -> None:
     zone = ZoneInfo("Europe/Berlin")
-    # On 2026-10-25, 02:00 comes twice; on 2026-03-29 it is skipped.
+    # On 2026-10-25, 02:00 occurs twice; on 2026-03-29, it is skipped.
     since, until = datetime(2026, 10, 18, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
     spans = spans_of_hour((since, until), 6 * 24 + 2, zone)
     assert [start for start, _ in spans] == [
@@ -392,11 +392,11 @@ def test_categories_form_a_tree() -> None:
     ]  # fmt: skip
 
 
-def test_charts_have_a_text_and_no_style() -> None:
+def test_charts_have_a_label_and_no_inline_style() -> None:
     line = charts.shares([0.5, None, 1.0], HOSTILE, ("a", "b"))
     assert "<script" not in line
     assert "style=" not in line
-    assert line.count("M") == 2, "a gap"
+    assert line.count("M") == 2, "the gap is not drawn"
     assert charts.levels([0, 1, 50, 100]) == [0, 1, 3, 6]
     assert charts.levels([0.0] * 3) == [0, 0, 0]
     assert 'height="28' in charts.bars([1, 2], "x")
@@ -404,7 +404,7 @@ def test_charts_have_a_text_and_no_style() -> None:
 
 
 @pytest.mark.mongo
-def test_freshness_is_known_between_observations(database: Db, stored: tuple[Db, str]) -> None:
+def test_daily_freshness_from_history(database: Db, stored: tuple[Db, str]) -> None:
     noon = NOW.replace(hour=12, minute=0, second=0)
     days = {name: noon - timedelta(days=count) for name, count in (("a", 6), ("b", 4), ("c", 1))}
     minutes = [int(days[name].timestamp() // 60) for name in ("a", "b")]
@@ -424,7 +424,7 @@ def test_freshness_is_known_between_observations(database: Db, stored: tuple[Db,
 @pytest.mark.mongo
 def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/", next_visit=NOW - HOUR)
-    assert post(local, "/sites/shop/pause").status_code == 422, "its first run stores its settings"
+    assert post(local, "/sites/shop/pause").status_code == 422, "no stored settings yet"
     put_site(database, "shop")
     assert post(local, "/sites/shop/pause", back="/sites/shop").headers["location"] == "/sites/shop"
     assert "Paused since" in local.get("/sites/shop").text
@@ -437,7 +437,7 @@ def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_the_service_starts_no_runs_of_a_paused_site(database: Db, freshet: Freshet) -> None:
+def test_service_does_not_run_paused_sites(database: Db, freshet: Freshet) -> None:
     with Pages() as site:
         for name in ("one", "two"):
             site.list(f"/{name}.html", ["/a.html"])
@@ -457,7 +457,7 @@ def test_the_service_starts_no_runs_of_a_paused_site(database: Db, freshet: Fres
 
 
 @pytest.mark.mongo
-def test_wrong_tags_are_kept_in_the_form(local: Browser, database: Db) -> None:
+def test_invalid_tags_stay_in_the_form(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     put_site(database, "shop")
     typed = ", ".join(f"tag{number}" for number in range(21))
@@ -474,7 +474,7 @@ def test_wrong_tags_are_kept_in_the_form(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_viewers_only_look(vic: Browser, database: Db) -> None:
+def test_viewers_cannot_change_sites(vic: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     put_site(database, "shop")
     page = vic.get("/").text
@@ -487,9 +487,7 @@ def test_viewers_only_look(vic: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
-def test_a_crawl_is_started_watched_and_reported(
-    local: Browser, database: Db, freshet: Freshet
-) -> None:
+def test_crawl_is_started_and_reported(local: Browser, database: Db, freshet: Freshet) -> None:
     with Pages() as site:
         site.list("/index.html", ["/a.html"])
         site.item("/a.html", "A")
@@ -517,7 +515,7 @@ def test_a_crawl_is_started_watched_and_reported(
 
 
 @pytest.mark.mongo
-def test_a_crawl_that_cannot_start_says_why(local: Browser, database: Db) -> None:
+def test_failed_crawl_start_is_reported(local: Browser, database: Db) -> None:
     put_target(database, "nobody", "http://a/")
     put_target(database, "-x", "http://a/")
     assert post(local, "/sites/-x/run").status_code == 422
@@ -531,7 +529,7 @@ def test_a_crawl_that_cannot_start_says_why(local: Browser, database: Db) -> Non
     assert "spider not found" in local.get("/").text
 
 
-def test_streams_send_what_changed_until_the_app_stops() -> None:
+def test_streams_send_changes_until_shutdown() -> None:
     async def watch() -> list[str]:
         streams, values = Streams(), iter([1, 1, 2])
 
@@ -551,9 +549,9 @@ def test_streams_send_what_changed_until_the_app_stops() -> None:
     ]
 
 
-def test_numbers_of_the_time_before_a_run_are_computed_again() -> None:
+def test_figures_are_recomputed_after_a_run() -> None:
     async def read() -> list[int | None]:
-        # Computing takes a moment, so that a number is used for 20 times as long.
+        # Slow enough to be reused: a figure is used for 20 times its computation time.
         figures, values = Figures(), iter(range(9))
 
         async def compute() -> int:

@@ -1,4 +1,4 @@
-"""The pages of a target: time line, versions, values, explanation, and what users can set."""
+"""The pages of a target: timeline, versions, values, explanation, and user settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def send(browser: Browser, path: str, data: dict[str, str] | None = None) -> Any
 
 
 def call(browser: Browser, method: str, path: str, **options: Any) -> Any:
-    """Send a JSON request as a script of the app does."""
+    """Send a JSON request, as the app's script does."""
     headers = {"Origin": browser.origin, "X-CSRF-Token": browser.token(PAGE)}
     return browser.request(method, path, headers=headers, **options)
 
@@ -101,7 +101,7 @@ def test_an_unknown_id_is_not_found(local: Browser, path: str) -> None:
         assert local.get(f"{prefix}{path}/versions").status_code == 404
 
 
-def test_the_time_line_is_paged_and_filtered(local: Browser, database: Db) -> None:
+def test_timeline_is_paginated_and_filtered(local: Browser, database: Db) -> None:
     put_target(database)
     for n in range(7):
         put_visit(database, n + 1, "error" if n % 3 == 0 else "unchanged", reason=f"reason {n}")
@@ -159,7 +159,9 @@ def test_versions_are_compared_by_field_and_word(local: Browser, database: Db) -
     assert local.get(f"{API}/difference?before=one&after=other%20x").status_code == 422
 
 
-def test_huge_versions_are_compared_in_a_sandbox_and_cut(local: Browser, database: Db) -> None:
+def test_huge_versions_are_compared_in_a_sandbox_and_truncated(
+    local: Browser, database: Db
+) -> None:
     put_target(database)
     words = " ".join(str(n) for n in range(150_000))
     put_version(database, "one", 3, {"title": "x" * 1_000_000, "main_text": words})
@@ -175,7 +177,7 @@ def test_huge_versions_are_compared_in_a_sandbox_and_cut(local: Browser, databas
     assert all(len(each["text"]) < 2001 for each in part["segments"])
 
 
-def test_a_visit_leads_to_what_it_changed(local: Browser, database: Db) -> None:
+def test_visit_links_to_its_comparison(local: Browser, database: Db) -> None:
     put_target(database)
     put_two_versions(database)
     first = put_visit(database, 30, "new", "one")
@@ -188,7 +190,7 @@ def test_a_visit_leads_to_what_it_changed(local: Browser, database: Db) -> None:
         assert local.get(f"{PAGE}/visits/{visit}").status_code == 404
 
 
-def test_versions_are_paged_without_their_contents(local: Browser, database: Db) -> None:
+def test_versions_are_paginated_without_contents(local: Browser, database: Db) -> None:
     put_target(database)
     assert local.get(f"{PAGE}/compare").status_code == 404
     for n in range(5):
@@ -201,7 +203,7 @@ def test_versions_are_paged_without_their_contents(local: Browser, database: Db)
     assert local.get(f"{PAGE}/versions?limit=2").text.count('name="before"') == 2
 
 
-def test_prices_are_drawn_over_time(local: Browser, database: Db) -> None:
+def test_numeric_values_are_charted(local: Browser, database: Db) -> None:
     put_target(database)
     assert "Values over time" not in local.get(PAGE).text
     put_two_versions(database)
@@ -236,7 +238,7 @@ def test_the_explanation_is_shown_as_charts(local: Browser, database: Db, warm: 
     assert got["expected"]["rate"]["high"] > 0
 
 
-def test_an_explanation_that_takes_long_is_asked_for_again(
+def test_slow_explanation_is_polled(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
@@ -269,7 +271,7 @@ def test_recheck_makes_the_target_due(local: Browser, database: Db) -> None:
     assert entry["detail"] == KEY
 
 
-def test_a_muted_target_waits_until_it_is_unmuted(local: Browser, database: Db) -> None:
+def test_muted_target_is_not_due_until_unmuted(local: Browser, database: Db) -> None:
     put_target(database)
     assert send(local, "mute").status_code == 303
     stored = database.targets.find_one({"_id": KEY})
@@ -295,7 +297,7 @@ def test_limits_are_checked_and_move_the_next_visit(local: Browser, database: Db
         page = send(local, "limits", {"min_hours": least, "max_hours": most})
         assert page.status_code == 422
         assert problem in page.text
-        assert f'value="{least}"' in page.text, "what was typed is kept"
+        assert f'value="{least}"' in page.text, "the form lost its values"
     assert "limits" not in database.targets.find_one({"_id": KEY})  # type: ignore[operator]
     assert send(local, "limits", {"min_hours": "", "max_hours": "2"}).status_code == 303
     stored = database.targets.find_one({"_id": KEY})
@@ -313,7 +315,7 @@ def test_limits_are_checked_and_move_the_next_visit(local: Browser, database: Db
     assert "limits" not in database.targets.find_one({"_id": KEY})  # type: ignore[operator]
 
 
-def test_forgetting_asks_and_deletes(local: Browser, database: Db) -> None:
+def test_forgetting_requires_confirmation(local: Browser, database: Db) -> None:
     put_target(database)
     put_two_versions(database)
     put_visit(database, 3, "new")
@@ -360,7 +362,7 @@ def test_hostile_content_is_text_everywhere(local: Browser, database: Db) -> Non
     assert "<script>alert" not in local.get(f"/targets?url={quote(url)}x{quote(HOSTILE)}").text
 
 
-def test_viewers_see_and_change_nothing(vic: Browser, browsers: Browsers, database: Db) -> None:
+def test_viewers_cannot_change_targets(vic: Browser, browsers: Browsers, database: Db) -> None:
     put_target(database)
     page = vic.get(PAGE).text
     assert "Recheck" not in page
@@ -380,7 +382,7 @@ def test_viewers_see_and_change_nothing(vic: Browser, browsers: Browsers, databa
     assert stranger.get(API).status_code == 401
 
 
-def test_each_query_reads_only_what_it_returns(local: Browser, database: Db) -> None:
+def test_queries_examine_few_index_keys(local: Browser, database: Db) -> None:
     put_target(database)
     put_two_versions(database)
     put_visit(database, 3, "changed", "two")
@@ -408,13 +410,13 @@ def test_each_query_reads_only_what_it_returns(local: Browser, database: Db) -> 
         )
     )  # fmt: skip
     assert len(queries) > 20
-    # The nearest URLs are found among some hundred neighbors in the index.
+    # The search for the nearest URLs examines up to 200 neighbors in the index.
     greedy = [row["command"] for row in queries if row["keysExamined"] > 210]
     assert greedy == []
     assert [row["command"] for row in queries if "COLLSCAN" in row["planSummary"]] == []
 
 
-def test_a_rare_outcome_is_searched_in_parts(
+def test_rare_outcome_is_searched_in_parts(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler.storage.visits.MAX_SEARCHED", 5)
@@ -434,7 +436,7 @@ def test_a_rare_outcome_is_searched_in_parts(
     assert "Next page" in page.text
 
 
-def test_explanations_are_kept_until_the_target_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explanations_are_cached_until_the_target_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
@@ -450,10 +452,10 @@ def test_explanations_are_kept_until_the_target_changes(monkeypatch: pytest.Monk
     got = asyncio.run(ask(first, first, first | {"limits": {"min_hours": 5.0}}))
     assert got == [{"number": 1}, {"number": 1}, {"number": 2}]
     asyncio.run(ask(*({"_id": str(n)} for n in range(MAX_KEPT))))
-    assert asyncio.run(ask(first)) == [{"number": MAX_KEPT + 3}], "the oldest are dropped"
+    assert asyncio.run(ask(first)) == [{"number": MAX_KEPT + 3}], "the oldest entry is still cached"
 
 
-def test_a_failed_explanation_is_reported_and_not_repeated(
+def test_failed_explanation_is_reported_and_not_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
@@ -480,4 +482,4 @@ def test_a_failed_explanation_is_reported_and_not_repeated(
     hasty = Subprocesses(patience_seconds=0.0)
     asyncio.run(ask(KEY))
     asyncio.run(ask("another"))
-    assert len(asked) == 4, "one of each object and key"
+    assert len(asked) == 4, "each object computes each key once"

@@ -21,7 +21,7 @@ NEW = "another long password"
 
 
 def send(browser: Browser, path: str, **fields: str) -> httpx.Response:
-    """Send a form of the users' pages with the password of the editor."""
+    """Send a form of the users pages with the editor's password."""
     form = {"password": PASSWORD, "csrf": browser.token("/users")} | fields
     return browser.post(f"/users{path}", form)
 
@@ -38,9 +38,7 @@ def add_token(browsers: Browsers, user: str, *scopes: Scope) -> tuple[str, str]:
     return asyncio.run(work())
 
 
-def test_an_editor_adds_a_user_who_can_sign_in(
-    anna: Browser, browsers: Browsers, database: Db
-) -> None:
+def test_added_user_can_sign_in(anna: Browser, browsers: Browsers, database: Db) -> None:
     assert send(anna, "", name=" Ben ", role="viewer", new_password=NEW).status_code == 303
     assert database.users.find_one({"_id": "ben"})["role"] == "viewer"
     ben = browsers()
@@ -65,7 +63,7 @@ def test_an_editor_adds_a_user_who_can_sign_in(
         ({"name": "ben", "role": "admin"}, "Input should be"),
     ],
 )
-def test_a_wrong_form_adds_nobody(
+def test_invalid_form_adds_no_user(
     anna: Browser, database: Db, fields: dict[str, str], problem: str
 ) -> None:
     page = send(anna, "", **{"role": "viewer", "new_password": NEW} | fields)
@@ -76,7 +74,7 @@ def test_a_wrong_form_adds_nobody(
     assert database.users.count_documents({}) == 2
 
 
-def test_a_new_role_ends_the_sessions_of_the_user(anna: Browser, vic: Browser) -> None:
+def test_role_change_ends_the_sessions_of_the_user(anna: Browser, vic: Browser) -> None:
     assert vic.get("/users").status_code == 403
     assert send(anna, "/vic/role", role="editor").status_code == 303
     assert vic.get("/users").headers["location"].startswith("/sign-in")
@@ -87,7 +85,7 @@ def test_a_new_role_ends_the_sessions_of_the_user(anna: Browser, vic: Browser) -
     assert vic.get("/users").status_code == 403
 
 
-def test_a_new_password_ends_the_sessions_of_the_user(
+def test_password_change_ends_the_sessions_of_the_user(
     anna: Browser, vic: Browser, browsers: Browsers, database: Db
 ) -> None:
     short = send(anna, "/vic/password", new_password="short")
@@ -118,7 +116,7 @@ def test_a_removed_user_is_signed_out_and_has_no_tokens(
     assert anna.get("/users/vic").status_code == 404
 
 
-def test_the_last_editor_stays_one(anna: Browser, database: Db) -> None:
+def test_last_editor_cannot_be_removed_or_demoted(anna: Browser, database: Db) -> None:
     for path, fields in (("/anna/remove", {}), ("/anna/role", {"role": "viewer"})):
         page = send(anna, path, **fields)
         assert page.status_code == 422
@@ -126,7 +124,7 @@ def test_the_last_editor_stays_one(anna: Browser, database: Db) -> None:
     assert database.users.find_one({"_id": "anna"})["role"] == "editor"
     put_user(database, "ben")
     assert send(anna, "/anna/remove").status_code == 303
-    assert anna.get("/").status_code == 303, "the own session has ended"
+    assert anna.get("/").status_code == 303, "the removed editor's session is still valid"
 
 
 def test_two_editors_cannot_remove_each_other(browsers: Browsers, database: Db) -> None:
@@ -142,16 +140,14 @@ def test_two_editors_cannot_remove_each_other(browsers: Browsers, database: Db) 
             return False
         return True
 
-    async def both() -> list[bool]:
+    async def remove_both() -> list[bool]:
         return await asyncio.gather(remove("anna"), remove("ben"))
 
-    assert sorted(browsers.loop.run_until_complete(both())) == [False, True]
+    assert sorted(browsers.loop.run_until_complete(remove_both())) == [False, True]
     assert database.users.count_documents({"role": "editor"}) == 1
 
 
-def test_attempts_to_guess_the_password_of_an_editor_are_limited(
-    anna: Browser, database: Db
-) -> None:
+def test_editor_password_attempts_are_limited(anna: Browser, database: Db) -> None:
     for _ in range(passwords.MAX_FAILURES):
         assert send(anna, "/vic/remove", password="guess").status_code == 422
     page = send(anna, "/vic/remove")
@@ -160,7 +156,7 @@ def test_attempts_to_guess_the_password_of_an_editor_are_limited(
     assert database.users.find_one({"_id": "vic"})
 
 
-def test_the_first_user_is_an_editor_and_ends_the_free_access(local: Browser, database: Db) -> None:
+def test_first_user_is_an_editor_and_enables_sign_in(local: Browser, database: Db) -> None:
     assert 'href="/users"' in local.get("/account").text
     viewer = send(local, "", name="anna", role="viewer", new_password=NEW)
     assert viewer.status_code == 422
@@ -183,7 +179,7 @@ def test_tokens_are_listed_without_secrets_and_revoked(
     assert secret not in page
     assert token_id in anna.get("/users/vic").text
     form = {"token": token_id, "csrf": anna.token("/account")}
-    assert anna.post("/account/tokens/revoke", form).status_code == 422, "not the own token"
+    assert anna.post("/account/tokens/revoke", form).status_code == 422, "not anna's token"
     assert anna.post("/users/tokens/revoke", form).status_code == 303
     bearer = {"Authorization": f"Bearer {secret}"}
     assert browsers().get("/api/v1/me", headers=bearer).status_code == 401
@@ -191,15 +187,13 @@ def test_tokens_are_listed_without_secrets_and_revoked(
     assert entry["detail"] == f"{token_id} of vic, <b>backup</b>"
     _, own = add_token(browsers, "vic", Scope.READ)
     assert own in vic.get("/account").text
-    mine = {"token": own, "csrf": vic.token("/account")}
-    assert vic.post("/users/tokens/revoke", mine).status_code == 403
-    assert vic.post("/account/tokens/revoke", mine).status_code == 303
+    own_token_form = {"token": own, "csrf": vic.token("/account")}
+    assert vic.post("/users/tokens/revoke", own_token_form).status_code == 403
+    assert vic.post("/account/tokens/revoke", own_token_form).status_code == 303
     assert database.api_tokens.count_documents({}) == 0
 
 
-def test_programs_list_users_and_revoke_tokens_but_do_not_change_users(
-    browsers: Browsers, database: Db
-) -> None:
+def test_api_lists_users_and_revokes_tokens_only(browsers: Browsers, database: Db) -> None:
     secret, token_id = add_token(browsers, "anna", Scope.READ, Scope.WRITE)
     bearer = {"Authorization": f"Bearer {secret}"}
     program = browsers()
@@ -219,7 +213,7 @@ def test_programs_list_users_and_revoke_tokens_but_do_not_change_users(
     assert database.users.count_documents({}) == 2
 
 
-def test_a_reading_token_revokes_nothing(browsers: Browsers, database: Db) -> None:
+def test_read_token_cannot_revoke_tokens(browsers: Browsers, database: Db) -> None:
     secret, token_id = add_token(browsers, "anna", Scope.READ)
     bearer = {"Authorization": f"Bearer {secret}"}
     answer = browsers().request("DELETE", f"/api/v1/tokens/{token_id}", headers=bearer)
@@ -227,7 +221,7 @@ def test_a_reading_token_revokes_nothing(browsers: Browsers, database: Db) -> No
     assert database.api_tokens.count_documents({}) == 1
 
 
-def test_an_open_app_without_users_adds_nobody(stored: tuple[Db, str]) -> None:
+def test_public_app_without_users_adds_no_user(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], OPEN) as make:
         browser = make()
         form = {"name": "eve", "role": "editor", "new_password": NEW, "csrf": browser.token()}

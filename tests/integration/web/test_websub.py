@@ -30,7 +30,9 @@ from tests.integration.pushing import (
 )
 
 
-def test_a_hub_is_asked_confirms_and_delivers(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_hub_confirms_the_subscription_and_delivers(
+    freshet: Freshet, database: Db, hub: Hub
+) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet, "--lease-days", 5) as push:
         subscription = until_state(database, "active")
@@ -44,7 +46,7 @@ def test_a_hub_is_asked_confirms_and_delivers(freshet: Freshet, database: Db, hu
     assert (after["deliveries"], after["attempts"]) == (1, 0)
     assert row["at"] <= after["delivered_at"] <= datetime.now(UTC)
     assert push.counts == {"asked": 1, "confirmed": 1, "stored": 1}
-    assert push.done["subscriptions"] == {"active": 1}, "a lease lives on without the server"
+    assert push.done["subscriptions"] == {"active": 1}, "the subscription ended with the server"
     (subscribed,) = [
         request for request in hub.subscriptions() if request["callback"].startswith(push.callback)
     ]
@@ -53,7 +55,7 @@ def test_a_hub_is_asked_confirms_and_delivers(freshet: Freshet, database: Db, hu
     assert len(subscription["secret"]) < 200
 
 
-def test_a_hub_may_confirm_before_it_answers(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_hub_can_confirm_before_it_responds(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/eager")
     with Push(freshet):
         until_state(database, "active")
@@ -65,13 +67,13 @@ def test_a_redirect_to_another_hub_is_followed(freshet: Freshet, database: Db, h
         assert until_state(database, "active")["hub"] == f"{hub.url}/moved"
 
 
-def test_feeds_found_while_it_runs_are_asked_for(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_feeds_found_while_running_are_subscribed(freshet: Freshet, database: Db, hub: Hub) -> None:
     with Push(freshet):
         put(database, f"{hub.url}/hub")
         until_state(database, "active")
 
 
-def test_a_restart_goes_on_without_asking(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_restart_keeps_the_subscription(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet) as push:
         before = until_state(database, "active")
@@ -93,7 +95,7 @@ def test_a_lease_is_renewed_with_the_same_secrets(freshet: Freshet, database: Db
     assert hub.asked("/hub") == 2
 
 
-def test_a_lease_that_ran_out_is_asked_for_anew(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_expired_lease_is_requested_again(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet):
         until_state(database, "active")
@@ -104,7 +106,7 @@ def test_a_lease_that_ran_out_is_asked_for_anew(freshet: Freshet, database: Db, 
     assert after["lease_until"] is None
 
 
-def test_a_new_address_of_ours_is_told_to_the_hub(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_new_callback_is_sent_to_the_hub(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet):
         before = until_state(database, "active")
@@ -116,7 +118,7 @@ def test_a_new_address_of_ours_is_told_to_the_hub(freshet: Freshet, database: Db
     assert push_of(database)["callback"] != before["callback"]
 
 
-def test_another_hub_gets_other_secrets(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_new_hub_gets_new_secrets(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet) as push:
         before = until_state(database, "active")
@@ -127,7 +129,7 @@ def test_another_hub_gets_other_secrets(freshet: Freshet, database: Db, hub: Hub
         assert ask(f"{push.callback}/{before['token']}", b"<rss/>")[0] == 410
 
 
-def test_a_refusing_hub_is_left_alone_for_a_week(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_refusing_hub_is_not_retried_for_a_week(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/refuse")
     with Push(freshet) as push:
         subscription = until_state(database, "refused")
@@ -138,15 +140,13 @@ def test_a_refusing_hub_is_left_alone_for_a_week(freshet: Freshet, database: Db,
     assert hub.asked("/refuse") == 1
 
 
-def test_a_denial_later_on_counts_too(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_later_denial_is_recorded(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/deny")
     with Push(freshet):
         assert until_state(database, "refused")["reason"] == "not for you"
 
 
-def test_the_next_hub_is_asked_where_the_first_refuses(
-    freshet: Freshet, database: Db, hub: Hub
-) -> None:
+def test_next_hub_is_tried_after_a_refusal(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/refuse", f"{hub.url}/hub")
     with Push(freshet):
         until_state(database, "refused")
@@ -154,7 +154,7 @@ def test_the_next_hub_is_asked_where_the_first_refuses(
         assert until_state(database, "active")["hub"] == f"{hub.url}/hub"
 
 
-def test_a_failing_hub_is_asked_ever_more_rarely(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_failing_hub_is_retried_with_backoff(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/fail")
     pauses, hours = [], 0.0
     for attempt in (1, 2, 3):
@@ -170,7 +170,7 @@ def test_a_failing_hub_is_asked_ever_more_rarely(freshet: Freshet, database: Db,
         assert 0.9 * minutes <= pause <= 1.1 * minutes
 
 
-def test_a_busy_hub_names_its_time_for_all_its_feeds(
+def test_retry_after_of_a_hub_applies_to_all_its_feeds(
     freshet: Freshet, database: Db, hub: Hub
 ) -> None:
     for n in range(10):
@@ -180,10 +180,10 @@ def test_a_busy_hub_names_its_time_for_all_its_feeds(
         time.sleep(2.5)
     (hold,) = database.hosts.find()
     assert hold["hold_until"] > datetime.now(UTC) + 50 * timedelta(minutes=1)
-    assert hub.asked("/busy") <= 2, "those at work, and no other"
+    assert hub.asked("/busy") <= 2, "only requests in flight may reach the hub"
 
 
-def test_a_hub_that_is_away_is_one_line(freshet: Freshet, database: Db) -> None:
+def test_unreachable_hub_is_reported(freshet: Freshet, database: Db) -> None:
     place = f"127.0.0.1:{free_port()}"
     put(database, f"http://{place}/hub")
     with Push(freshet, FRESHET_PRIVATE_HOSTS=place) as push:
@@ -202,7 +202,7 @@ def test_a_hub_that_is_away_is_one_line(freshet: Freshet, database: Db) -> None:
     ],
     ids=["a public feed", "a private feed at another port", "at the same port", "a listed hub"],
 )
-def test_a_feed_sends_nobody_into_a_private_network(
+def test_feeds_cannot_send_requests_to_private_networks(
     freshet: Freshet, database: Db, hub: Hub, url: str, listed: str, requests: int
 ) -> None:
     url = url.format(hub=hub.url)
@@ -217,14 +217,16 @@ def test_a_feed_sends_nobody_into_a_private_network(
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http://user:pw@127.0.0.1/", "http://[x/", ""])
-def test_a_hub_that_cannot_be_asked_is_told(freshet: Freshet, database: Db, url: str) -> None:
+def test_invalid_hub_url_is_reported(freshet: Freshet, database: Db, url: str) -> None:
     put(database, url)
     with Push(freshet):
         subscription = until_state(database, "refused")
     assert subscription["reason"] == "not a valid http or https URL, or it has a password"
 
 
-def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_unsubscribe_option_ends_all_subscriptions(
+    freshet: Freshet, database: Db, hub: Hub
+) -> None:
     put(database, f"{hub.url}/hub")
     put(database, f"{hub.url}/eager", url=FEED + "2")
     with Push(freshet, "--unsubscribe") as push:
@@ -232,24 +234,26 @@ def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db,
         until_state(database, "active", FEED + "2")
     assert push.done["unsubscribed"] == 2
     assert push.done["subscriptions"] == {"ended": 2}
-    mine = [
+    own_requests = [
         request for request in hub.subscriptions() if request["callback"].startswith(push.callback)
     ]
-    assert [request["active"] for request in mine] == [False, False]
+    assert [request["active"] for request in own_requests] == [False, False]
     with Push(freshet):
         until_state(database, "active")
 
 
-def test_a_second_one_says_so_and_ends_well(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+def test_second_process_exits_with_a_message(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
     with Push(freshet):
-        # Simulate another machine, which has a separate data folder too.
+        # Simulate another machine, which has its own data folder.
         words = ("feeds", "push", "--callback", CALLBACK, "--port", free_port())
         done = freshet(*words, FRESHET_DATA_DIR=tmp_path / "other")
     assert (done.code, done.out) == (0, "")
     assert "another scrapy feeds push is running on " in done.complaint
 
 
-def test_it_ends_by_itself(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_for_option_ends_the_server(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     words = ("--callback", CALLBACK, "--port", free_port(), "--for", "2")
     done = freshet("feeds", "push", *words)
@@ -257,7 +261,7 @@ def test_it_ends_by_itself(freshet: Freshet, database: Db, hub: Hub) -> None:
     assert re.fullmatch(r"1 asked; [2-6] seconds\nsubscriptions: 1 asked\n", done.out)
 
 
-def test_a_taken_port_and_wrong_options_are_one_line(freshet: Freshet, hub: Hub) -> None:
+def test_port_in_use_and_invalid_options_are_one_line_errors(freshet: Freshet, hub: Hub) -> None:
     port = hub.url.rpartition(":")[2]
     done = freshet("feeds", "push", "--callback", CALLBACK, "--port", port)
     assert done.code == 1
@@ -267,7 +271,7 @@ def test_a_taken_port_and_wrong_options_are_one_line(freshet: Freshet, hub: Hub)
     assert "--callback is required" in done.complaint
 
 
-def test_many_feeds_of_a_hub(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_many_feeds_of_one_hub_are_subscribed(freshet: Freshet, database: Db, hub: Hub) -> None:
     for n in range(300):
         put(database, f"{hub.url}/hub", url=f"{FEED}{n}")
     with Push(freshet) as push:
@@ -276,7 +280,7 @@ def test_many_feeds_of_a_hub(freshet: Freshet, database: Db, hub: Hub) -> None:
     assert database.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 
-def test_what_is_accepted_survives_a_kill(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_accepted_deliveries_survive_a_kill(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     push = Push(freshet)
     wait_for(lambda: answers(push.callback))

@@ -17,7 +17,7 @@ from tests.integration.pushing import Push, push_of, put, wait_for
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_hub_s_certificate_has_to_be_good(
+def test_hub_certificates_are_verified(
     freshet: Freshet, database: Db, tmp_path: Path, trusted: bool
 ) -> None:
     files = certificate(tmp_path)

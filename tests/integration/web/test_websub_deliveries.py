@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: confirmations and deliveries of hubs, and requests of other senders."""
+"""`scrapy feeds push`: hub confirmations, deliveries, and requests from other senders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.integration.pushing import (
 )
 
 
-def test_only_what_was_asked_for_is_confirmed(active: tuple[Push, Row], database: Db) -> None:
+def test_only_requested_subscriptions_are_confirmed(active: tuple[Push, Row], database: Db) -> None:
     push, subscription = active
     place = f"{push.callback}/{subscription['token']}"
 
@@ -54,7 +54,7 @@ def test_only_what_was_asked_for_is_confirmed(active: tuple[Push, Row], database
     assert state(database) == "active"
 
 
-def test_a_challenge_cannot_become_a_page(active: tuple[Push, Row]) -> None:
+def test_challenge_is_sent_as_plain_text(active: tuple[Push, Row]) -> None:
     push, subscription = active
     query = urlencode({"hub.mode": "subscribe", "hub.topic": FEED, "hub.challenge": "<b>"})
     with OPEN.open(f"{push.callback}/{subscription['token']}?{query}", timeout=10) as response:
@@ -63,14 +63,14 @@ def test_a_challenge_cannot_become_a_page(active: tuple[Push, Row]) -> None:
 
 
 @pytest.mark.parametrize("method", ["sha1", "sha256", "sha384", "sha512"])
-def test_each_method_of_the_standard_counts(
+def test_accepts_each_standard_signature_method(
     active: tuple[Push, Row], database: Db, hub: Hub, method: str
 ) -> None:
     assert hub.publish("<rss/>", method)[-1] == 202
     assert database.pushes.count_documents({}) == 1
 
 
-def test_what_is_not_signed_is_thanked_for_and_thrown_away(
+def test_unsigned_deliveries_are_accepted_but_discarded(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
     push, subscription = active
@@ -90,14 +90,14 @@ def test_the_same_document_is_stored_once(active: tuple[Push, Row], database: Db
     assert database.pushes.count_documents({}) == 1
     database.pushes.delete_many({})  # A crawl deletes deliveries after it has processed them.
     hub.publish("<rss>a</rss>")
-    assert database.pushes.count_documents({}) == 0, "it came late once more"
+    assert database.pushes.count_documents({}) == 0, "a repeated delivery was stored"
     hub.publish("<rss>b</rss>"), hub.publish("<rss>a</rss>")
     assert [row["body"] for row in database.pushes.find().sort("at")] == [
         b"<rss>b</rss>", b"<rss>a</rss>",
     ]  # fmt: skip
 
 
-def test_of_many_the_newest_are_kept_and_the_feed_is_due(
+def test_excess_deliveries_keep_the_newest_and_make_feed_due(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
     for n in range(MAX_DELIVERIES):
@@ -110,7 +110,7 @@ def test_of_many_the_newest_are_kept_and_the_feed_is_due(
     assert next_visit(database) < timedelta(0)
 
 
-def test_what_is_too_long_is_refused_and_the_feed_is_due(
+def test_oversized_delivery_is_refused_and_makes_feed_due(
     active: tuple[Push, Row], database: Db
 ) -> None:
     push, subscription = active
@@ -122,9 +122,7 @@ def test_what_is_too_long_is_refused_and_the_feed_is_due(
     assert database.pushes.count_documents({}) == 1
 
 
-def test_a_ping_without_a_document_makes_the_feed_due(
-    active: tuple[Push, Row], database: Db
-) -> None:
+def test_empty_delivery_makes_the_feed_due(active: tuple[Push, Row], database: Db) -> None:
     push, subscription = active
     assert (
         ask(f"{push.callback}/{subscription['token']}", b" \n", signed(subscription, b" \n"))[0]
@@ -134,7 +132,7 @@ def test_a_ping_without_a_document_makes_the_feed_due(
     assert next_visit(database) < timedelta(0)
 
 
-def test_forms_are_documents_like_others(active: tuple[Push, Row], database: Db) -> None:
+def test_form_encoded_delivery_is_stored(active: tuple[Push, Row], database: Db) -> None:
     push, subscription = active
     body = b"hub.mode=x&a=1"
     headers = signed(subscription, body) | {"Content-Type": "application/x-www-form-urlencoded"}
@@ -142,7 +140,9 @@ def test_forms_are_documents_like_others(active: tuple[Push, Row], database: Db)
     assert [row["body"] for row in database.pushes.find()] == [body]
 
 
-def test_unknown_tokens_and_removed_feeds(active: tuple[Push, Row], database: Db) -> None:
+def test_unknown_tokens_and_removed_feeds_are_refused(
+    active: tuple[Push, Row], database: Db
+) -> None:
     push, subscription = active
     place, body = f"{push.callback}/{subscription['token']}", b"<rss/>"
     assert ask(f"{push.callback}/{'A' * 48}", body, signed(subscription, body))[0] == 404
@@ -158,7 +158,7 @@ def test_unknown_tokens_and_removed_feeds(active: tuple[Push, Row], database: Db
     assert database.pushes.count_documents({}) == 0
 
 
-def test_bodies_in_chunks_are_bounded_as_well(active: tuple[Push, Row], database: Db) -> None:
+def test_chunked_bodies_are_bounded(active: tuple[Push, Row], database: Db) -> None:
     push, subscription = active
     for chunks, status in ((16, 202), (17, 413)):
         connection = HTTPConnection("127.0.0.1", push.port, timeout=10)
@@ -170,7 +170,7 @@ def test_bodies_in_chunks_are_bounded_as_well(active: tuple[Push, Row], database
         connection.close()
 
 
-def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: Hub) -> None:
+def test_slow_request_times_out(freshet: Freshet, database: Db, hub: Hub) -> None:
     with (
         Push(freshet, FRESHET_RESPONSE_SECONDS=1) as push,
         socket.create_connection(("127.0.0.1", push.port), timeout=10) as slow,
@@ -184,22 +184,18 @@ def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: H
         assert 0.9 < time.monotonic() - began < 5
 
 
-def test_the_path_before_the_token_is_the_proxy_s_business(
-    active: tuple[Push, Row], database: Db
-) -> None:
+def test_path_before_the_token_is_ignored(active: tuple[Push, Row], database: Db) -> None:
     push, subscription = active
     place = f"http://127.0.0.1:{push.port}/somewhere/else/{subscription['token']}"
     assert ask(place, b"<rss/>", signed(subscription, b"<rss/>"))[0] == 202
     assert database.pushes.count_documents({}) == 1
 
 
-def test_slow_header_lines_do_not_keep_a_hub_out(
-    active: tuple[Push, Row], database: Db, hub: Hub
-) -> None:
-    """Close slow requests that fill all places; each of their bytes would reset an idle limit."""
+def test_slow_requests_do_not_block_a_hub(active: tuple[Push, Row], database: Db, hub: Hub) -> None:
+    """Slow requests on all connections are closed, even if they send a byte now and then."""
     push, _ = active
     with contextlib.ExitStack() as stack:
-        drips = [
+        slow_clients = [
             stack.enter_context(
                 socket.create_connection(
                     ("127.0.0.1", push.port), timeout=10, source_address=(source, 0)
@@ -208,19 +204,19 @@ def test_slow_header_lines_do_not_keep_a_hub_out(
             for _ in range(USUAL.per_address)
             for source in ("127.0.0.2", "127.0.0.3")
         ]
-        assert len(drips) == USUAL.connections
-        for drip in drips:
-            drip.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        assert len(slow_clients) == USUAL.connections
+        for slow_client in slow_clients:
+            slow_client.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nX-Slow: ")
         for body in ("<rss>one</rss>", "<rss>two</rss>"):
             assert hub.publish(body) == [202]
-            for drip in drips:
+            for slow_client in slow_clients:
                 with contextlib.suppress(OSError):
-                    drip.sendall(b"x")
+                    slow_client.sendall(b"x")
     assert database.pushes.count_documents({}) == 2
 
 
-def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
-    """Close the address's own oldest incomplete request for a new one; keep those of others."""
+def test_connections_per_address_are_limited(active: tuple[Push, Row]) -> None:
+    """A new request closes the oldest incomplete request of the same address only."""
     push, _ = active
     with contextlib.ExitStack() as stack:
 
@@ -233,7 +229,7 @@ def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
         other = begun("127.0.0.2")
         own = [begun("127.0.0.3") for _ in range(USUAL.per_address + 1)]
         with contextlib.suppress(ConnectionResetError):
-            assert own[0].recv(100) == b"", "the oldest is closed"
+            assert own[0].recv(100) == b"", "the oldest request is still open"
         for connection in (other, own[1], own[-1]):
             connection.sendall(b"Host: a\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 404")

@@ -1,4 +1,4 @@
-"""Deliveries: stored by `scrapy feeds push` and processed by crawls."""
+"""Deliveries are stored by `scrapy feeds push` and processed by crawls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.harness import Db
 from tests.integration.pushing import CALLBACK, DAY, FEED, HOUR, next_visit, push_of, put
 
 
-def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) -> None:
+def test_total_size_of_deliveries_is_bounded(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> list[DeliveryResult]:
         row = await db.feeds.find_one({"url": FEED})
         assert row is not None
@@ -35,7 +35,7 @@ def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) ->
     assert db.pushes.count_documents({}) == 1
 
 
-def test_a_crawl_takes_the_oldest_and_deletes_what_is_done(stored: tuple[Db, str]) -> None:
+def test_oldest_deliveries_are_read_first_and_deleted(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> list[list[bytes]]:
         feed = websub.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
         for n in range(5):
@@ -52,7 +52,7 @@ def test_a_crawl_takes_the_oldest_and_deletes_what_is_done(stored: tuple[Db, str
     assert taken == [[b"0", b"1"], [b"2", b"3"], [b"2", b"3", b"4"]]
 
 
-def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str]) -> None:
+def test_large_deliveries_are_read_in_small_batches(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> int:
         feed = websub.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
         for n in range(5):
@@ -62,30 +62,30 @@ def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str
     assert asyncio.run(in_database(stored[1], run)) == 3
 
 
-def test_a_subscription_that_is_being_ended_is_not_confirmed(stored: tuple[Db, str]) -> None:
+def test_subscription_being_ended_is_not_confirmed(stored: tuple[Db, str]) -> None:
     db, uri = stored
     now = datetime(2026, 1, 1, tzinfo=UTC)
     put(db, push={"token": "t", "topic": FEED, "state": "active", "callback": CALLBACK})
 
-    async def run(there: Database) -> list[bool]:
-        await websub.start_unsubscribe(there, CALLBACK)
+    async def run(adb: Database) -> list[bool]:
+        await websub.start_unsubscribe(adb, CALLBACK)
         return [
-            await websub.confirm(there, "t", FEED, now, DAY, HOUR),
-            await websub.confirm_unsubscribe(there, "t", FEED, now),
+            await websub.confirm(adb, "t", FEED, now, DAY, HOUR),
+            await websub.confirm_unsubscribe(adb, "t", FEED, now),
         ]
 
     assert asyncio.run(in_database(uri, run)) == [False, True]
     assert push_of(db)["state"] == "ended"
 
 
-def test_doubt_takes_a_proof_back(stored: tuple[Db, str]) -> None:
+def test_require_proof_resets_delivered_at(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, push={"token": "t", "state": "active", "delivered_at": datetime.now(UTC)})
     asyncio.run(in_database(uri, lambda db: websub.require_proof(db, [f"feeds {FEED}"])))
     assert push_of(db)["delivered_at"] is None
 
 
-def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, str]) -> None:
+def test_concurrently_requested_feed_is_not_requested_again(stored: tuple[Db, str]) -> None:
     first = datetime(2026, 1, 1, tzinfo=UTC)
 
     async def run(db: Database) -> list[bool]:

@@ -35,30 +35,30 @@ def sketches(text: str) -> list[Sketch]:
 
 @given(TEXTS)
 @example("\u03b1\u200d\u0345")
-def test_the_normal_form_is_its_own(text: str) -> None:
+def test_normal_form_is_idempotent(text: str) -> None:
     assert normal_text(normal_text(text)) == normal_text(text)
 
 
 @given(TEXTS, st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
-def test_all_forms_of_unicode_have_one_normal_form(text: str, form: str) -> None:
+def test_unicode_forms_have_one_normal_form(text: str, form: str) -> None:
     assert normal_text(unicodedata.normalize(form, text)) == normal_text(text)
 
 
 @given(TEXTS)
-def test_the_normal_form_has_single_spaces_between_words(text: str) -> None:
+def test_normal_form_has_single_spaces(text: str) -> None:
     normal = normal_text(text)
     assert normal == " ".join(normal.split())
 
 
 @given(st.lists(st.text("abcXYZ", min_size=1), max_size=8), st.data())
-def test_case_and_white_space_do_not_count(words: list[str], data: st.DataObject) -> None:
+def test_normal_form_ignores_case_and_whitespace(words: list[str], data: st.DataObject) -> None:
     gaps = st.text(" \t\n\u00a0\u2003\u3000", min_size=1, max_size=3)
     text = "".join(f"{word.swapcase()}{data.draw(gaps)}" for word in words)
     assert normal_text(text) == " ".join(words).lower()
 
 
 @given(TEXTS)
-def test_code_points_are_those_of_the_text(text: str) -> None:
+def test_code_points_match_text(text: str) -> None:
     assert code_points(text).tolist() == [ord(character) for character in text]
 
 
@@ -66,25 +66,25 @@ def test_code_points_are_those_of_the_text(text: str) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_similarity_is_a_share_and_the_same_both_ways(one: str, other: str) -> None:
+def test_similarity_is_symmetric_and_within_0_and_1(one: str, other: str) -> None:
     for a, b in zip(sketches(one), sketches(other), strict=False):
         assert 0 <= a.similarity(b) == b.similarity(a) <= 1
 
 
 @given(TEXTS)
-def test_a_text_is_wholly_like_itself_and_found_by_itself(text: str) -> None:
+def test_text_is_identical_to_itself_with_same_bands(text: str) -> None:
     for a, b in zip(sketches(text), sketches(f"\n{text} "), strict=True):
         assert a.similarity(b) == 1
         assert a.bands.tolist() == b.bands.tolist()
 
 
 @given(TEXTS)
-def test_only_an_empty_text_has_no_sketch(text: str) -> None:
+def test_only_empty_text_has_no_sketch(text: str) -> None:
     assert len(sketches(text)) == (len(NAMES) if normal_text(text) else 0)
 
 
 @given(TEXTS)
-def test_a_stored_sketch_has_the_bands_of_the_text(text: str) -> None:
+def test_decoded_sketch_has_same_bands(text: str) -> None:
     for made in sketches(text):
         read = Sketch.decode(made.encode())
         assert read.encode() == made.encode()
@@ -93,7 +93,7 @@ def test_a_stored_sketch_has_the_bands_of_the_text(text: str) -> None:
 
 
 @given(LONGER, LONGER, st.integers(0, 400))
-def test_an_estimate_is_near_the_exact_similarity(one: str, other: str, shared: int) -> None:
+def test_estimate_is_near_exact_similarity(one: str, other: str, shared: int) -> None:
     """Compare two texts with the same beginning."""
     other = one[:shared] + other[shared:]
     a, b = by_characters(one), by_characters(other)
@@ -105,12 +105,12 @@ def test_an_estimate_is_near_the_exact_similarity(one: str, other: str, shared: 
 
 
 @given(FEW, FEW)
-def test_the_exact_similarity_is_a_share_and_the_same_both_ways(one: str, other: str) -> None:
+def test_jaccard_is_symmetric_and_within_0_and_1(one: str, other: str) -> None:
     assert 0 <= jaccard(one, other, CHARACTERS_SHAPE) == jaccard(other, one, CHARACTERS_SHAPE) <= 1
 
 
 @given(st.text("你好世界一二三", min_size=5, max_size=40))
-def test_by_words_spaces_between_cjk_characters_do_not_count(text: str) -> None:
+def test_word_sketch_ignores_spaces_between_cjk_characters(text: str) -> None:
     one, other = by_words(text), by_words(" ".join(text))
     assert one is not None
     assert other is not None
@@ -135,8 +135,8 @@ def is_cjk(character: str) -> bool:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text; each CJK character is a word."""
-    apart = "".join(f" {char} " if is_cjk(char) else char for char in text)
-    return [word for word in apart.split(" ") if word]
+    separated = "".join(f" {char} " if is_cjk(char) else char for char in text)
+    return [word for word in separated.split(" ") if word]
 
 
 def fnv(units: list[int]) -> int:
@@ -159,14 +159,14 @@ def splitmix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def test_there_are_edges_to_test() -> None:
+def test_edges_include_bounds_of_cjk_ranges() -> None:
     assert is_cjk(chr(0x3040))
     assert not is_cjk(chr(0x303F))
     assert "\U00020000" in EDGES
 
 
 @given(POINTS)
-def test_counts_are_those_of_plain_python(text: str) -> None:
+def test_counts_match_plain_python(text: str) -> None:
     others = [word for word in words_of(text) if not is_cjk(word[0])]
     assert kernels.count(code_points(text)) == (
         sum(map(is_cjk, text)),
@@ -176,13 +176,13 @@ def test_counts_are_those_of_plain_python(text: str) -> None:
 
 
 @given(POINTS)
-def test_tokens_are_those_of_plain_python(text: str) -> None:
+def test_tokens_match_plain_python(text: str) -> None:
     expected = [fnv([ord(char) for char in word]) for word in words_of(text)]
     assert kernels.tokens(code_points(text)).tolist() == expected
 
 
 @given(POINTS, st.integers(1, 6))
-def test_shingles_are_those_of_plain_python(text: str, width: int) -> None:
+def test_shingles_match_plain_python(text: str, width: int) -> None:
     assume(len(text) >= width)
     points = [ord(char) for char in text]
     expected = [fnv(points[at : at + width]) for at in range(len(points) - width + 1)]
@@ -190,7 +190,7 @@ def test_shingles_are_those_of_plain_python(text: str, width: int) -> None:
 
 
 @given(st.lists(st.integers(0, BITS32), min_size=1, max_size=20), st.integers(1, 10))
-def test_minima_are_those_of_plain_python(hashes: list[int], count: int) -> None:
+def test_minima_match_plain_python(hashes: list[int], count: int) -> None:
     a, b = permutations(count)
     expected = [
         min((factor * fmix(value) + summand) & BITS32 for value in hashes)
@@ -200,7 +200,7 @@ def test_minima_are_those_of_plain_python(hashes: list[int], count: int) -> None
 
 
 @given(st.binary(min_size=24, max_size=24), st.integers(0, 200), st.sampled_from([KEY_BITS, 64]))
-def test_keys_are_those_of_plain_python(values: bytes, tag: int, bits: int) -> None:
+def test_band_keys_match_plain_python(values: bytes, tag: int, bits: int) -> None:
     bands, rows = 4, 6
     expected = []
     for band in range(bands):
@@ -213,7 +213,7 @@ def test_keys_are_those_of_plain_python(values: bytes, tag: int, bits: int) -> N
 
 
 @pytest.mark.parametrize("text", ["", " ", "你"])
-def test_the_kernels_take_what_is_nearly_empty(text: str) -> None:
+def test_kernels_accept_nearly_empty_texts(text: str) -> None:
     points = code_points(text)
     assert kernels.count(points) == (len(text.strip()), 0, 0)
     assert kernels.tokens(points).size == len(text.strip())

@@ -19,12 +19,12 @@ WORDS = st.sampled_from(["item", "in stock:", "about", "€", "No."])
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_a_whole_number_is_read_as_itself(number: int) -> None:
+def test_integers_round_trip(number: int) -> None:
     assert read_number(str(number)) == number
 
 
 @given(WORDS, st.integers(0, 10**6), st.sampled_from(["%", " pieces", " (new)", "", "."]))
-def test_a_number_is_found_between_words(before: str, number: int, after: str) -> None:
+def test_number_is_found_between_words(before: str, number: int, after: str) -> None:
     assert read_number(f"{before} {number}{after}") == number
 
 
@@ -32,7 +32,7 @@ def test_a_number_is_found_between_words(before: str, number: int, after: str) -
     st.decimals(0, 10**7, places=2).map(float),
     st.sampled_from([(",", "."), (".", ","), (" ", ","), ("'", "."), ("\u00a0", ",")]),
 )
-def test_an_amount_is_read_in_each_notation(amount: float, marks: tuple[str, str]) -> None:
+def test_amounts_are_read_in_each_notation(amount: float, marks: tuple[str, str]) -> None:
     thousands, point = marks
     written = f"{amount:,.2f}".translate({ord(","): thousands, ord("."): point})
     assert read_number(written) == amount
@@ -40,12 +40,12 @@ def test_an_amount_is_read_in_each_notation(amount: float, marks: tuple[str, str
 
 @given(ANYTHING)
 @pytest.mark.parametrize("kind", [FieldType.TEXT, FieldType.NUMBER, FieldType.PRICE])
-def test_no_text_is_an_error(kind: FieldType, text: str) -> None:
+def test_parsing_any_text_raises_no_error(kind: FieldType, text: str) -> None:
     typed(text, kind, SEOUL)
 
 
 @given(ANYTHING | st.from_regex(r"[0-9]{1,4}[-/. ][0-9]{1,2}[-/. ][0-9]{1,4}", fullmatch=True))
-def test_no_text_is_an_error_as_a_date(text: str) -> None:
+def test_parsing_any_text_as_date_raises_no_error(text: str) -> None:
     read = typed(text, FieldType.DATE, SEOUL)
     assert read is None or read.tzinfo is UTC
 
@@ -61,7 +61,7 @@ def test_a_number_is_finite_or_none(text: str) -> None:
     st.integers(-12 * 60, 14 * 60),
     ZONES,
 )
-def test_a_date_with_an_offset_is_that_moment_in_every_zone(
+def test_date_with_offset_does_not_depend_on_zone(
     local: datetime, minutes: int, zone: ZoneInfo
 ) -> None:
     moment = local.replace(tzinfo=timezone(timedelta(minutes=minutes)))
@@ -75,7 +75,7 @@ def test_a_date_without_an_offset_is_local(local: datetime, zone: ZoneInfo) -> N
 
 
 @given(ANYTHING)
-def test_squeezing_twice_is_squeezing_once(text: str) -> None:
+def test_squeeze_is_idempotent(text: str) -> None:
     once = squeeze(text)
     assert squeeze(once) == once
     assert "  " not in once

@@ -22,7 +22,7 @@ TEXTS = st.text(max_size=60) | st.text(
 @given(TEXTS)
 @example("ﾊﾞバ")
 @example("\u1112\u1161\u11ab국")
-def test_every_word_and_every_phrase_of_a_text_finds_it(text: str) -> None:
+def test_text_matches_its_own_words_and_phrases(text: str) -> None:
     assert not words_of(text) or Query.of([text.replace('"', " ")]).matches([text])
     for word in words_of(text):
         query = Query.of([word])
@@ -31,7 +31,7 @@ def test_every_word_and_every_phrase_of_a_text_finds_it(text: str) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_marks_are_where_the_words_are(text: str, given: str) -> None:
+def test_marks_cover_matching_words(text: str, given: str) -> None:
     query = Query.of([given, *text.split()[:2]])
     spans = marks(text, query.terms)
     assert list(spans) == sorted(spans)
@@ -42,7 +42,7 @@ def test_marks_are_where_the_words_are(text: str, given: str) -> None:
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=5), st.integers(12, 80))
-def test_a_passage_fits_and_is_harmless(text: str, given: list[str], columns: int) -> None:
+def test_passage_fits_and_is_printable(text: str, given: list[str], columns: int) -> None:
     excerpt = passage([text * 5], Query.of(given).terms, columns)
     assert excerpt.text.isprintable()
     assert cell_len(excerpt.text) <= columns
@@ -50,7 +50,7 @@ def test_a_passage_fits_and_is_harmless(text: str, given: list[str], columns: in
 
 
 @given(st.lists(TEXTS, max_size=8), st.booleans())
-def test_no_query_is_an_operator(given: list[str], every: bool) -> None:
+def test_queries_contain_no_operators(given: list[str], every: bool) -> None:
     query = Query.of(given, every=every)
     for look_up in query.look_ups if query.terms else ():
         assert look_up.count('"') % 2 == 0
@@ -72,7 +72,7 @@ def words_of_look_up(look_up: str) -> list[str]:
         lambda x: st.lists(x) | st.dictionaries(st.text(max_size=3), x),
     ),
 )
-def test_words_of_posts_are_in_normal_form(text: str, field: object) -> None:
+def test_search_words_of_items_are_normalized(text: str, field: object) -> None:
     words = search_words(text, text, {"field": field})
     if words is not None:
         assert words.split(" ") == words_of_look_up(words)

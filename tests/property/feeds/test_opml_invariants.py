@@ -41,7 +41,7 @@ def read(body: bytes) -> FeedList:
 
 
 @given(lists_of_feeds)
-def test_import_of_an_export_is_the_identity(
+def test_exported_feeds_are_imported_unchanged(
     kept: dict[str, tuple[str | None, list[str]]],
 ) -> None:
     feeds = [
@@ -57,7 +57,7 @@ def test_import_of_an_export_is_the_identity(
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda body: b"<opml>" + body))
-def test_whatever_the_bytes_it_is_a_list_or_one_line(body: bytes) -> None:
+def test_any_bytes_give_a_list_or_a_one_line_error(body: bytes) -> None:
     error_text, feed_list = "", FeedList(())
     try:
         feed_list = read(body)
@@ -76,7 +76,7 @@ def test_whatever_the_bytes_it_is_a_list_or_one_line(body: bytes) -> None:
         max_size=15,
     )
 )  # fmt: skip
-def test_whatever_is_broken_only_feeds_that_are_there_are_found(parts: list[str]) -> None:
+def test_broken_opml_gives_only_listed_feeds(parts: list[str]) -> None:
     try:
         feed_list = read(f"<opml>{''.join(parts)}".encode())
     except ConfigError:
@@ -88,12 +88,12 @@ def test_whatever_is_broken_only_feeds_that_are_there_are_found(parts: list[str]
 
 
 @given(st.text(max_size=400))
-def test_a_category_in_its_normal_form_stays(path: str) -> None:
+def test_normal_form_of_category_is_idempotent(path: str) -> None:
     kept = category_of(path)
     assert category_of(kept) == kept
     assert len(kept) <= CATEGORY_CHARACTERS
 
 
 @given(urls)
-def test_a_feeds_url_stays(url: str) -> None:
+def test_feed_url_is_idempotent(url: str) -> None:
     assert feed_url(url, CONFIG) == url

@@ -15,7 +15,7 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 moments = st.datetimes(datetime(2026, 1, 1), datetime(2027, 12, 31), timezones=st.just(UTC))
 clocks = st.builds("{:02}:{:02}".format, st.integers(0, 23), st.sampled_from((0, 15, 30, 59)))
-# With clock changes of an hour and of half an hour, and with an offset of 5:45 hours.
+# Zones with clock changes of an hour and of half an hour, and with an offset of 5:45 hours.
 zones = st.sampled_from(("UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"))
 
 
@@ -24,9 +24,7 @@ def channel(**keys: Any) -> Channel:
 
 
 @given(hours=st.floats(0, 720), seed=st.integers(0, 1000), took=st.floats(0, 60))
-def test_attempts_get_rarer_and_end_within_retry_hours(
-    hours: float, seed: int, took: float
-) -> None:
+def test_attempts_back_off_and_end_within_retry_hours(hours: float, seed: int, took: float) -> None:
     patient, rng = channel(retry_hours=hours), Random(seed)
     now, attempts, waits = NOON, 1, []
     while (due := next_attempt(patient, attempts, NOON, now, rng)) is not None:
@@ -42,9 +40,7 @@ def test_attempts_get_rarer_and_end_within_retry_hours(
 
 
 @given(moment=moments, start=clocks, end=clocks, zone=zones)
-def test_a_channel_opens_within_a_day_and_stays_open(
-    moment: datetime, start: str, end: str, zone: str
-) -> None:
+def test_channel_opens_within_a_day(moment: datetime, start: str, end: str, zone: str) -> None:
     if start == end:
         return
     quiet = channel(quiet_hours=f"{start}-{end}", timezone=zone)
@@ -56,9 +52,7 @@ def test_a_channel_opens_within_a_day_and_stays_open(
 
 
 @given(moment=moments, kind=st.sampled_from(("hour", "day", "week")), clock=clocks, zone=zones)
-def test_a_digest_is_due_once_in_its_period(
-    moment: datetime, kind: str, clock: str, zone: str
-) -> None:
+def test_digest_is_due_once_per_period(moment: datetime, kind: str, clock: str, zone: str) -> None:
     digest = channel(digest=kind, digest_at=clock, timezone=zone)
     due = digest_due(digest, moment)
     longest = {"hour": HOUR, "day": 25 * HOUR, "week": (7 * 24 + 1) * HOUR}[kind]

@@ -33,32 +33,32 @@ LINKS = st.builds(
 
 
 @given(VALUES)
-def test_a_normal_form_can_be_stored_and_hashed(value: Any) -> None:
+def test_normal_form_can_be_stored_and_hashed(value: Any) -> None:
     assert bson.encode({"value": normal(value)})
     assert len(digest(normal(value))) == 32
 
 
 @given(TEXTS)
-def test_no_nul_and_no_lone_surrogate_gets_through(text: str) -> None:
+def test_nul_and_lone_surrogates_are_removed(text: str) -> None:
     clean = normal(text)
     assert "\0" not in clean
     assert clean.encode("utf-8").decode("utf-8") == clean
 
 
 @given(VALUES)
-def test_the_normal_form_of_a_normal_form_is_itself(value: Any) -> None:
+def test_normal_form_is_idempotent(value: Any) -> None:
     once = normal(value)
     assert repr(normal(once)) == repr(once)
 
 
 @given(TEXTS)
-def test_the_composition_of_characters_makes_no_other_text(text: str) -> None:
+def test_normal_form_ignores_unicode_composition(text: str) -> None:
     clean = normal(text)
     assert normal(unicodedata.normalize("NFD", clean)) == clean
 
 
 @given(CONTENTS, st.randoms())
-def test_the_order_of_keys_makes_no_other_hash(content: dict[str, Any], order: Any) -> None:
+def test_hash_ignores_key_order(content: dict[str, Any], order: Any) -> None:
     pairs = list(normal(content).items())
     shuffled = list(pairs)
     order.shuffle(shuffled)
@@ -66,16 +66,14 @@ def test_the_order_of_keys_makes_no_other_hash(content: dict[str, Any], order: A
 
 
 @given(CONTENTS, CONTENTS)
-def test_contents_hash_the_same_only_if_they_are_the_same(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_only_equal_contents_have_equal_hashes(one: dict[str, Any], other: dict[str, Any]) -> None:
     one, other = normal(one), normal(other)
     as_text = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]
     assert (digest(one) == digest(other)) == (as_text[0] == as_text[1])
 
 
 @given(st.lists(LINKS, max_size=6), st.randoms())
-def test_the_order_of_links_makes_no_other_hash(links: list[Link], order: Any) -> None:
+def test_hash_ignores_link_order(links: list[Link], order: Any) -> None:
     shuffled = list(links)
     order.shuffle(shuffled)
     hashes = {content_hash(fetched(target(Kind.LIST), links=tuple(x))) for x in (links, shuffled)}

@@ -27,13 +27,13 @@ TARGETS = st.builds(
     consecutive_errors=COUNTS,
     consecutive_gone=COUNTS,
 )
-BY_THE_RESPONSE = [None, Outcome.NOT_MODIFIED, Outcome.GONE, Outcome.ERROR, Outcome.BLOCKED]
+RESPONSE_OUTCOMES = [None, Outcome.NOT_MODIFIED, Outcome.GONE, Outcome.ERROR, Outcome.BLOCKED]
 FETCHES = st.builds(
     Fetched,
     TARGETS,
     st.just(NOON),
     HASHES,
-    outcome=st.sampled_from(BY_THE_RESPONSE),
+    outcome=st.sampled_from(RESPONSE_OUTCOMES),
     size=COUNTS,
     raw_hash=HASHES,
     content_hash=HASHES,
@@ -41,25 +41,25 @@ FETCHES = st.builds(
 
 
 @given(FETCHES, RULES)
-def test_every_visit_is_followed_by_another(page: Fetched, rules: Rules) -> None:
+def test_every_visit_schedules_another(page: Fetched, rules: Rules) -> None:
     assert decide(page, rules).next_visit > NOON
 
 
 @given(FETCHES, RULES)
-def test_what_the_response_decided_stands(page: Fetched, rules: Rules) -> None:
+def test_outcome_of_response_is_kept(page: Fetched, rules: Rules) -> None:
     if page.outcome is not None:
         assert decide(page, rules).outcome is page.outcome
 
 
 @given(FETCHES, RULES)
-def test_a_page_that_was_seen_has_no_errors_and_is_not_gone(page: Fetched, rules: Rules) -> None:
+def test_seen_page_resets_counters(page: Fetched, rules: Rules) -> None:
     visit = decide(page, rules)
     if visit.outcome in SEEN:
         assert (visit.consecutive_errors, visit.consecutive_gone, visit.gone) == (0, 0, False)
 
 
 @given(FETCHES, RULES)
-def test_only_a_page_that_was_seen_before_can_change(page: Fetched, rules: Rules) -> None:
+def test_only_known_page_can_change(page: Fetched, rules: Rules) -> None:
     visit = decide(page, rules)
     first = page.target.content_hash is None
     assert not (visit.changed and first)
@@ -67,7 +67,7 @@ def test_only_a_page_that_was_seen_before_can_change(page: Fetched, rules: Rules
 
 
 @given(FETCHES, RULES)
-def test_gone_is_only_what_was_confirmed(page: Fetched, rules: Rules) -> None:
+def test_page_is_gone_only_after_confirmations(page: Fetched, rules: Rules) -> None:
     visit = decide(page, rules)
     assert visit.gone == (
         visit.outcome is Outcome.GONE and visit.consecutive_gone >= rules.gone_confirmations
@@ -75,13 +75,13 @@ def test_gone_is_only_what_was_confirmed(page: Fetched, rules: Rules) -> None:
 
 
 @given(FETCHES, RULES)
-def test_a_decision_depends_on_nothing_else(page: Fetched, rules: Rules) -> None:
+def test_decision_is_deterministic(page: Fetched, rules: Rules) -> None:
     one, other = decide(page, rules), decide(page, rules)
     other.id = one.id
     assert one == other
 
 
 @given(FETCHES, st.text())
-def test_whatever_a_server_writes_for_a_date_is_no_error(page: Fetched, written: str) -> None:
+def test_any_last_modified_text_raises_no_error(page: Fetched, written: str) -> None:
     page.validators = Validators(last_modified=written)
     assert 0 <= said(page) <= (NOON - EPOCH) // MINUTE

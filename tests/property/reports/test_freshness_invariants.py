@@ -30,15 +30,13 @@ def exact(shape: float, mean: float, weeks: Floats) -> Floats:
 
 
 @given(shapes, means, hours)
-def test_three_rates_stand_for_all(shape: float, mean: float, since: float) -> None:
+def test_freshness_from_three_rates_is_accurate(shape: float, mean: float, since: float) -> None:
     estimated = freshness(rates(shape, mean), np.array([since]))
     assert estimated == pytest.approx(exact(shape, mean, np.array([since / 168])), abs=0.024)
 
 
 @given(shapes, means, st.floats(1, 2000))
-def test_age_is_the_time_that_copies_were_not_fresh(
-    shape: float, mean: float, since: float
-) -> None:
+def test_age_is_integral_of_staleness(shape: float, mean: float, since: float) -> None:
     grid = np.linspace(0, since, 4001)
     stale = 1 - exact(shape, mean, grid / 168)
     expected = np.trapezoid(stale, grid)
@@ -47,7 +45,7 @@ def test_age_is_the_time_that_copies_were_not_fresh(
 
 
 @given(shapes, means, hours, hours)
-def test_copies_get_older_and_never_fresher(
+def test_copies_age_and_never_get_fresher(
     shape: float, mean: float, one: float, other: float
 ) -> None:
     since = np.sort([one, other])
@@ -58,14 +56,14 @@ def test_copies_get_older_and_never_fresher(
     assert (age <= since).all()
 
 
-def test_what_was_just_seen_is_fresh_and_what_never_changes_stays_so() -> None:
+def test_new_and_unchanging_copies_are_fresh() -> None:
     never = Rates(*np.zeros((3, 2)))
     assert freshness(never, np.array([0.0, 1e6])).tolist() == [1, 1]
     assert age_hours(never, np.array([0.0, 1e6])) == pytest.approx([0, 0], abs=1e-2)
     assert freshness(rates(2, 3), np.zeros(1)).tolist() == [1]
 
 
-def test_what_is_not_known_stays_unknown() -> None:
+def test_unknown_rates_give_unknown_freshness() -> None:
     unknown = Rates(*np.full((3, 1), np.nan))
     assert np.isnan(freshness(unknown, np.ones(1))).all()
     assert np.isnan(age_hours(unknown, np.ones(1))).all()

@@ -41,7 +41,7 @@ def budget_of(steps: Steps, share: float) -> float:
     return least_visits(steps) + share * (most - least_visits(steps))
 
 
-def bought(steps: Steps, allocation: Allocation) -> Floats:
+def visits_of(steps: Steps, allocation: Allocation) -> Floats:
     visits: Floats = steps.visits[allocation.chosen].astype(float)
     return visits
 
@@ -68,13 +68,13 @@ def test_the_budget_is_never_exceeded(market: tuple[Steps, np.ndarray], share: f
     steps, key = market
     budget = budget_of(steps, share)
     allocation = allocate(steps, key, budget)
-    assert bought(steps, allocation).sum() <= budget * (1 + 1e-6)
+    assert visits_of(steps, allocation).sum() <= budget * (1 + 1e-6)
     assert np.all(allocation.chosen >= steps.first[:-1])
     assert np.all(allocation.chosen < steps.first[1:])
 
 
 @given(markets(), SHARES)
-def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float) -> None:
+def test_highest_values_are_allocated_first(market: tuple[Steps, np.ndarray], share: float) -> None:
     """Compare values with the price: at least as high for allocated steps, at most for others."""
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, share))
@@ -84,7 +84,7 @@ def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float
 
 
 @given(markets())
-def test_all_is_sold_to_those_who_can_pay(market: tuple[Steps, np.ndarray]) -> None:
+def test_large_budget_allocates_all_steps(market: tuple[Steps, np.ndarray]) -> None:
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, 1.0) + 1)
     assert allocation.sold_out
@@ -92,7 +92,7 @@ def test_all_is_sold_to_those_who_can_pay(market: tuple[Steps, np.ndarray]) -> N
 
 
 @given(markets())
-def test_the_least_budget_buys_the_least(market: tuple[Steps, np.ndarray]) -> None:
+def test_minimum_budget_allocates_only_minimums(market: tuple[Steps, np.ndarray]) -> None:
     """Check that the price is finite, because other modules calculate with it."""
     steps, key = market
     allocation = allocate(steps, key, least_visits(steps))
@@ -101,7 +101,7 @@ def test_the_least_budget_buys_the_least(market: tuple[Steps, np.ndarray]) -> No
 
 
 @given(markets(), SHARES, st.randoms(use_true_random=False))
-def test_the_order_of_targets_does_not_matter(
+def test_allocation_does_not_depend_on_target_order(
     market: tuple[Steps, np.ndarray], share: float, random: object
 ) -> None:
     steps, key = market
@@ -113,11 +113,11 @@ def test_the_order_of_targets_does_not_matter(
     )
     assert original.price == reordered.price
     shuffled, _ = in_order(steps, key, order)
-    np.testing.assert_array_equal(bought(steps, original)[order], bought(shuffled, reordered))
+    np.testing.assert_array_equal(visits_of(steps, original)[order], visits_of(shuffled, reordered))
 
 
 @given(markets(), SHARES, SHARES)
-def test_more_budget_never_takes_a_visit_away(
+def test_more_budget_never_removes_visits(
     market: tuple[Steps, np.ndarray], one: float, other: float
 ) -> None:
     steps, key = market
@@ -128,15 +128,15 @@ def test_more_budget_never_takes_a_visit_away(
 
 
 @given(markets(), SHARES)
-def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], share: float) -> None:
+def test_current_allocation_is_kept(market: tuple[Steps, np.ndarray], share: float) -> None:
     steps, key = market
     budget = budget_of(steps, share)
-    present = bought(steps, allocate(steps, key, budget))
-    np.testing.assert_array_equal(bought(steps, allocate(steps, key, budget, present)), present)
+    present = visits_of(steps, allocate(steps, key, budget))
+    np.testing.assert_array_equal(visits_of(steps, allocate(steps, key, budget, present)), present)
 
 
 @given(markets(), SHARES)
-def test_targets_without_visits_are_not_held_back(
+def test_dead_band_ignores_targets_without_visits(
     market: tuple[Steps, np.ndarray], share: float
 ) -> None:
     steps, key = market
@@ -147,7 +147,7 @@ def test_targets_without_visits_are_not_held_back(
 
 
 @given(markets(), SHARES, st.integers(0, 99))
-def test_values_that_tremble_move_nobody(
+def test_small_value_changes_remove_no_visits(
     market: tuple[Steps, np.ndarray], share: float, seed: int
 ) -> None:
     """Check that a change within the dead band removes no visit; leftover budget may add visits."""
@@ -155,9 +155,9 @@ def test_values_that_tremble_move_nobody(
     budget = budget_of(steps, share)
     allocation = allocate(steps, key, budget)
     assume(np.isfinite(allocation.price))
-    present = bought(steps, allocation)
+    present = visits_of(steps, allocation)
     # One factor per target, so that its values still decrease.
     factor = 1 + 0.04 * np.random.default_rng(seed).uniform(-1, 1, len(key))
     value = steps.value * np.repeat(factor, np.diff(steps.first)).astype(np.float32)
     again = allocate(steps._replace(value=value.astype(np.float32)), key, budget, present)
-    assert np.all(bought(steps, again) >= present)
+    assert np.all(visits_of(steps, again) >= present)

@@ -1,4 +1,4 @@
-"""Field histories: bounded, complete from `since` on, and the same as a list of each field."""
+"""Field histories: bounded, complete since `since`, and equal to lists of changes per field."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def test_the_newest_changes_are_stored(changes: list[tuple[int, set[str]]]) -> N
     assert len(history.names) <= MAX_FIELDS
     for (by, mask), (at, names) in zip(records.tolist(), expected, strict=True):
         assert by == at
-        shown = {name for bit, name in enumerate(history.names) if mask >> bit & 1}
-        assert shown == names & set(history.names)
+        field_names = {name for bit, name in enumerate(history.names) if mask >> bit & 1}
+        assert field_names == names & set(history.names)
 
 
 @given(st.lists(st.tuples(FEW, st.booleans()), min_size=1, max_size=6), st.integers(1, 4))
 def test_each_field_has_its_own_changes(
     pages: list[tuple[list[tuple[int, set[str]]], bool]], least: int
 ) -> None:
-    known = [times_of(changes) for changes, _ in pages]
-    first = offsets(np.array([len(changes) for changes in known], np.int64))
-    by = np.array([at for changes in known for at, _ in changes], float) / MINUTES
+    page_changes = [times_of(changes) for changes, _ in pages]
+    first = offsets(np.array([len(changes) for changes in page_changes], np.int64))
+    by = np.array([at for changes in page_changes for at, _ in changes], float) / MINUTES
     n = len(pages)
     all_pages = Histories(np.full(n, 10.0), np.full(n, 99.0), first, by - 0.01, by)
     rows, numbers, stored = [], [], []
-    for i, (changes, (_, has_fields)) in enumerate(zip(known, pages, strict=True)):
+    for i, (changes, (_, has_fields)) in enumerate(zip(page_changes, pages, strict=True)):
         if has_fields:
             history = FieldHistory("d", 0)
             for at, names in changes:
@@ -79,19 +79,19 @@ def test_each_field_has_its_own_changes(
     past = fields_apart(fields, own, own, least)
     expected: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     for i in rows:
-        for at, names in known[i]:
+        for at, names in page_changes[i]:
             for name in names:
                 expected[i, name].append(at / MINUTES)
-    found = {}
+    result = {}
     for k in range(len(past.row)):
         name = fields.names[past.name[k]][past.bit[k]]
         span = slice(past.histories.first[k], past.histories.first[k + 1])
-        found[int(past.row[k]), name] = past.histories.by[span].tolist()
-    assert found == {key: times for key, times in expected.items() if len(times) >= least}
+        result[int(past.row[k]), name] = past.histories.by[span].tolist()
+    assert result == {key: times for key, times in expected.items() if len(times) >= least}
     assert (past.histories.since == 10.0).all()
 
 
-def test_changes_that_the_page_does_not_have_are_left_out() -> None:
+def test_field_changes_missing_from_page_history_are_skipped() -> None:
     page = Histories(
         np.array([0.0]), np.array([99.0]), offsets(np.array([1])), np.array([1.0]), np.array([2.0])
     )

@@ -1,4 +1,4 @@
-"""Invariants of the first intervals."""
+"""Invariants of the intervals of targets without a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERRORS = st.integers(1, 10**6)
 
 
 @given(INTERVALS, MOMENTS, ERRORS, st.booleans())
-def test_the_next_visit_is_later_than_now_and_not_later_than_the_longest(
+def test_next_visit_is_within_longest_interval(
     intervals: Intervals, now: datetime, errors: int, confirmed: bool
 ) -> None:
     latest = now + timedelta(hours=intervals.longest_hours)
@@ -30,7 +30,7 @@ def test_the_next_visit_is_later_than_now_and_not_later_than_the_longest(
 
 
 @given(INTERVALS, MOMENTS, ERRORS, ERRORS)
-def test_more_errors_are_never_a_shorter_wait(
+def test_more_errors_never_shorten_the_wait(
     intervals: Intervals, now: datetime, some: int, more: int
 ) -> None:
     fewer, most = sorted((some, more))
@@ -40,9 +40,9 @@ def test_more_errors_are_never_a_shorter_wait(
 
 
 @given(INTERVALS, MOMENTS)
-def test_a_page_that_is_gone_waits_longest(intervals: Intervals, now: datetime) -> None:
-    unsure = intervals.after_gone(now, confirmed=False)
-    assert unsure <= intervals.after_gone(now, confirmed=True)
+def test_confirmed_gone_page_waits_longer(intervals: Intervals, now: datetime) -> None:
+    unconfirmed = intervals.after_gone(now, confirmed=False)
+    assert unconfirmed <= intervals.after_gone(now, confirmed=True)
 
 
 @given(INTERVALS, MOMENTS, st.timedeltas(timedelta(0), timedelta(days=1000)), ERRORS)

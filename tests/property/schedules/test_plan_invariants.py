@@ -45,7 +45,7 @@ SEEDS = st.integers(0, 9)
 HOUR = timedelta(hours=1)
 SHARES = st.sampled_from([1.0, 1.001, 1.3, 3.0, 20.0])
 AMPLE = st.sampled_from([1.3, 2.0, 5.0, 20.0])
-few = settings(max_examples=10)
+few_examples = settings(max_examples=10)
 
 
 @cache
@@ -61,7 +61,7 @@ def case(seed: int, n: int = 36) -> tuple[Population, Histories]:
 
 
 @cache
-def alike(n: int = 120, seed: int = 0) -> tuple[Population, Histories]:
+def unlimited_case(n: int = 120, seed: int = 0) -> tuple[Population, Histories]:
     """Return targets without limits that change in office hours."""
     some = population(n, seed=seed)
     return some, watched(some, changes(some, rates(n, seed), OFFICE, seed=seed), every=2)
@@ -70,24 +70,24 @@ def alike(n: int = 120, seed: int = 0) -> tuple[Population, Histories]:
 @cache
 def first_plan(terms: Terms) -> Plan:
     """Return a plan of the targets without limits."""
-    return plan(*alike(), terms, NOW)
+    return plan(*unlimited_case(), terms, NOW)
 
 
-def cost(made: Plan, some: Population, aim: Objective) -> float:
+def cost(result: Plan, some: Population, aim: Objective) -> float:
     """Return the cost that the plan minimizes."""
-    return float(some.weight @ (aim.stale * made.stale + aim.age * made.age_days))
+    return float(some.weight @ (aim.stale * result.stale + aim.age * result.age_days))
 
 
 @given(SEEDS, st.sampled_from(BOUNDED), SHARES)
 @example(1, "optimal", 1.0)
-def test_no_plan_spends_more_than_its_budget(seed: int, policy: str, share: float) -> None:
-    """Or report the minimum: open hours may need more slots than the longest interval does."""
+def test_plans_stay_within_budget(seed: int, policy: str, share: float) -> None:
+    """Accept a reported minimum: open hours may need more slots than the longest interval."""
     some, past = case(seed)
     budget = share * least_per_day(some)
     enough = afforded(some, past, policy, budget)
     assert enough == budget or (policy == "optimal" and enough < 1.5 * budget)
-    made = plan(some, past, Terms(policy, enough), NOW)
-    assert made.requests_per_day <= enough * (1 + 1e-6)
+    result = plan(some, past, Terms(policy, enough), NOW)
+    assert result.requests_per_day <= enough * (1 + 1e-6)
 
 
 def afforded(some: Population, past: Histories, policy: str, budget: float) -> float:
@@ -102,23 +102,23 @@ def afforded(some: Population, past: Histories, policy: str, budget: float) -> f
 @given(SEEDS, st.sampled_from(BOUNDED), AMPLE)
 def test_intervals_are_within_their_limits(seed: int, policy: str, share: float) -> None:
     some, past = case(seed)
-    made = plan(some, past, Terms(policy, share * least_per_day(some)), NOW)
-    for i, schedule in enumerate(all_of(made.schedules)):
+    result = plan(some, past, Terms(policy, share * least_per_day(some)), NOW)
+    for i, schedule in enumerate(all_of(result.schedules)):
         assert gaps(schedule).max() <= some.max_hours[i] * (1 + 1e-9)
         assert gaps(schedule).min() >= some.min_hours[i] * (1 - 1e-9)
 
 
 @given(SEEDS, AMPLE)
-@few
+@few_examples
 def test_slots_are_in_open_hours(seed: int, share: float) -> None:
     some, past = case(seed)
-    made = plan(some, past, Terms(budget_per_day=share * least_per_day(some)), NOW)
-    for i, schedule in enumerate(all_of(made.schedules)):
+    result = plan(some, past, Terms(budget_per_day=share * least_per_day(some)), NOW)
+    for i, schedule in enumerate(all_of(result.schedules)):
         assert some.open_hours[some.site[i], np.array(schedule.slots) % WEEK_HOURS].all()
 
 
 @given(SEEDS, st.sampled_from(POLICIES))
-def test_the_order_of_targets_does_not_matter(seed: int, policy: str) -> None:
+def test_plan_does_not_depend_on_target_order(seed: int, policy: str) -> None:
     some, past = case(seed)
     terms = Terms(policy, 2 * least_per_day(some), 2.2 * least_per_day(some), 30)
     order = np.random.default_rng(seed).permutation(len(some))
@@ -133,8 +133,8 @@ def test_the_order_of_targets_does_not_matter(seed: int, policy: str) -> None:
 
 
 @given(SEEDS, st.sampled_from(POLICIES))
-@few
-def test_the_same_again_gives_the_same(seed: int, policy: str) -> None:
+@few_examples
+def test_plan_is_deterministic(seed: int, policy: str) -> None:
     some, past = case(seed)
     terms = Terms(policy, 3 * least_per_day(some))
     one, other = plan(some, past, terms, NOW), plan(some, past, terms, NOW)
@@ -144,8 +144,8 @@ def test_the_same_again_gives_the_same(seed: int, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", [*BOUNDED, "groups", "adaptive"])
 @pytest.mark.parametrize("later", [0, 24, 168])
-def test_replanning_on_the_same_past_moves_almost_nobody(policy: str, later: int) -> None:
-    some, past = alike()
+def test_replan_with_same_history_updates_few_targets(policy: str, later: int) -> None:
+    some, past = unlimited_case()
     terms = Terms(policy, 2.0 * len(some), 2.2 * len(some))
     first = first_plan(terms)
     again = plan(some, past, terms, NOW + later, first.schedules)
@@ -154,8 +154,8 @@ def test_replanning_on_the_same_past_moves_almost_nobody(policy: str, later: int
 
 
 @pytest.mark.parametrize("cap", [11, 15])
-def test_replanning_with_full_hours_moves_almost_nobody(cap: int) -> None:
-    some, past = alike()
+def test_replan_with_full_hours_updates_few_targets(cap: int) -> None:
+    some, past = unlimited_case()
     terms = Terms(budget_per_day=2.0 * len(some), hourly_cap=cap)
     first = first_plan(terms)
     free = first_plan(replace(terms, hourly_cap=None))
@@ -165,7 +165,7 @@ def test_replanning_with_full_hours_moves_almost_nobody(cap: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_replanning_within_limits_moves_almost_nobody(seed: int) -> None:
+def test_replan_within_limits_updates_few_targets(seed: int) -> None:
     some, past = case(seed, 120)
     terms = Terms(budget_per_day=2 * least_per_day(some))
     first = plan(some, past, terms, NOW)
@@ -173,9 +173,7 @@ def test_replanning_within_limits_moves_almost_nobody(seed: int) -> None:
 
 
 @given(SEEDS, st.sampled_from(BOUNDED), st.tuples(AMPLE, AMPLE).map(sorted))
-def test_more_budget_never_gives_less_freshness(
-    seed: int, policy: str, shares: list[float]
-) -> None:
+def test_more_budget_never_lowers_freshness(seed: int, policy: str, shares: list[float]) -> None:
     """Compare totals: rules for even intervals may give a single target less."""
     some, past = case(seed)
     some = replace(some, weight=np.ones(len(some)), cost=np.ones(len(some)))
@@ -186,8 +184,8 @@ def test_more_budget_never_gives_less_freshness(
 
 
 @given(SEEDS, st.tuples(AMPLE, AMPLE).map(sorted))
-@few
-def test_more_budget_never_costs_more(seed: int, shares: list[float]) -> None:
+@few_examples
+def test_more_budget_never_raises_cost(seed: int, shares: list[float]) -> None:
     some, past = case(seed)
     aim = Objective(0.9, 0.1, 0.0)
     budgets = [share * least_per_day(some) for share in shares]
@@ -196,55 +194,55 @@ def test_more_budget_never_costs_more(seed: int, shares: list[float]) -> None:
 
 
 @given(SEEDS, st.sampled_from(BOUNDED))
-@few
-def test_a_budget_too_small_is_refused_with_the_least_there_is(seed: int, policy: str) -> None:
+@few_examples
+def test_too_small_budget_reports_the_minimum(seed: int, policy: str) -> None:
     some, past = case(seed)
     least = least_per_day(some)
     with pytest.raises(BudgetTooSmall) as refused:
         plan(some, past, Terms(policy, least * 0.999), NOW)
     assert refused.value.targets == len(some)
     opened = replace(some, open_hours=np.ones_like(some.open_hours))
-    made = plan(opened, past, Terms(policy, refused.value.least_per_day), NOW)
-    assert made.requests_per_day <= least * (1 + 1e-6)
+    result = plan(opened, past, Terms(policy, refused.value.least_per_day), NOW)
+    assert result.requests_per_day <= least * (1 + 1e-6)
 
 
 @given(SEEDS)
-@few
+@few_examples
 def test_the_budget_of_a_goal_can_be_planned(seed: int) -> None:
     some, past = case(seed)
     per_day = budget_for(some, past, NOW, freshness=0.01)
-    made = plan(some, past, Terms(budget_per_day=per_day), NOW)
-    assert 1 - made.stale.mean() >= 0.01
-    assert made.requests_per_day <= per_day * (1 + 1e-6)
+    result = plan(some, past, Terms(budget_per_day=per_day), NOW)
+    assert 1 - result.stale.mean() >= 0.01
+    assert result.requests_per_day <= per_day * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_plan_without_any_past(policy: str) -> None:
+def test_plan_without_history(policy: str) -> None:
     some = mixed(30)
-    made = plan(some, never(30), Terms(policy, 2 * least_per_day(some)), NOW)
-    assert np.isfinite(made.stale).all()
-    assert (made.rate > 0).all()
-    assert (made.bound == 3).all()
-    assert (made.schedules.visits_per_week > 0).all()
+    result = plan(some, never(30), Terms(policy, 2 * least_per_day(some)), NOW)
+    assert np.isfinite(result.stale).all()
+    assert (result.rate > 0).all()
+    assert (result.bound == 3).all()
+    assert (result.schedules.visits_per_week > 0).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_plan_for_nobody(policy: str) -> None:
+def test_plan_without_targets(policy: str) -> None:
     assert len(plan(population(0), never(0), Terms(policy, 10), NOW).schedules) == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_plan_for_one(policy: str) -> None:
+def test_plan_for_one_target(policy: str) -> None:
     some = population(1, ZONES[:1])
     past = watched(some, changes(some, np.array([5.0])))
-    made = plan(some, past, Terms(policy, 1.0), NOW)
-    assert made.schedules.visits_per_week[0] > 0
+    result = plan(some, past, Terms(policy, 1.0), NOW)
+    assert result.schedules.visits_per_week[0] > 0
 
 
 @pytest.mark.soak
 @given(SEEDS, st.sampled_from(["optimal", "freshness", "age", "harmonic", "sqrt"]))
-@few
-def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) -> None:
+@few_examples
+def test_heavier_of_equal_targets_is_visited_at_least_as_often(seed: int, policy: str) -> None:
     n = 40
     some = population(n, ZONES[:1], seed)
     past = watched(some, changes(some, rates(n, seed), seed=seed))
@@ -253,14 +251,14 @@ def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) 
     heavy = replace(both, weight=np.repeat([1.0, 3.0], n))
     visits = plan(heavy, pasts, Terms(policy, 2.0 * n), NOW).schedules.visits_per_week
     assert np.all(visits[n:] >= visits[:n] * (1 - 1e-9))
-    dear = replace(both, cost=np.repeat([1.0, 3.0], n))
-    visits = plan(dear, pasts, Terms(policy, 2.0 * n), NOW).schedules.visits_per_week
+    costly = replace(both, cost=np.repeat([1.0, 3.0], n))
+    visits = plan(costly, pasts, Terms(policy, 2.0 * n), NOW).schedules.visits_per_week
     assert np.all(visits[n:] <= visits[:n] * (1 + 1e-9))
 
 
 @pytest.mark.soak
 @given(SEEDS)
-@few
+@few_examples
 def test_weights_and_costs_are_relative(seed: int) -> None:
     """Scale the weights, or divide weights by costs; the plan stays nearly the same."""
     some, past = case(seed)
@@ -269,15 +267,15 @@ def test_weights_and_costs_are_relative(seed: int) -> None:
     tenfold = replace(some, weight=some.weight * 8)
     ratio = replace(some, weight=some.weight / some.cost, cost=np.ones(len(some)))
     for other in (tenfold, ratio):
-        made = plan(other, past, terms, NOW)
+        result = plan(other, past, terms, NOW)
         # If several hours are equally good, the initial price of the search may decide.
-        assert made.stale.sum() == pytest.approx(usual.stale.sum(), rel=0.02)
-        same = made.schedules.visits_per_week == usual.schedules.visits_per_week
+        assert result.stale.sum() == pytest.approx(usual.stale.sum(), rel=0.02)
+        same = result.schedules.visits_per_week == usual.schedules.visits_per_week
         assert same.mean() > 0.9
 
 
 @pytest.mark.parametrize("east", [-8, 3, 9])
-def test_slots_follow_the_clock_of_the_site(east: int) -> None:
+def test_slots_follow_site_time_zone(east: int) -> None:
     """Shift the changes with the clock, and expect the same local slots in zones of whole hours."""
     utc, away = (
         population(24, (ZoneInfo("UTC"),)), population(24, (ZoneInfo(f"Etc/GMT{-east:+d}"),))
@@ -286,9 +284,9 @@ def test_slots_follow_the_clock_of_the_site(east: int) -> None:
     happened_there = Times(happened.first, happened.at - east)
     terms = Terms(budget_per_day=40)
     in_utc = plan(utc, watched(utc, happened, 1), terms, NOW)
-    made = plan(away, shifted(watched(utc, happened, 1), -east), terms, NOW)
+    result = plan(away, shifted(watched(utc, happened, 1), -east), terms, NOW)
     assert len(happened_there.at) == len(happened.at)
-    assert all_of(made.schedules) == all_of(in_utc.schedules)
+    assert all_of(result.schedules) == all_of(in_utc.schedules)
 
 
 def shifted(past: Histories, hours: float) -> Histories:
@@ -298,7 +296,7 @@ def shifted(past: Histories, hours: float) -> Histories:
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns", "Asia/Kathmandu"])
 @pytest.mark.parametrize("minute", [10, 40])
-def test_a_page_is_visited_after_its_change_in_zones_of_half_hours(zone: str, minute: int) -> None:
+def test_visits_follow_changes_in_half_hour_zones(zone: str, minute: int) -> None:
     """Change six pages daily in the tenth local hour, with a budget of one visit a day for each."""
     clock = ZoneInfo(zone)
     some = replace(population(6, (clock,)), walls=walls_of((clock,), NOW - 5000, NOW + 5000))
@@ -306,43 +304,43 @@ def test_a_page_is_visited_after_its_change_in_zones_of_half_hours(zone: str, mi
     days = np.arange(NOW - 28 * 24, NOW, 24) + 9 + minute / 60 - offset
     happened = Times(np.arange(7) * len(days), np.tile(days, 6))
     past = watched(some, happened, every=0.25, weeks=4)
-    made = plan(some, past, Terms(budget_per_day=6), NOW)
-    for schedule in all_of(made.schedules):
+    result = plan(some, past, Terms(budget_per_day=6), NOW)
+    for schedule in all_of(result.schedules):
         hours = np.array(schedule.slots) % 24
         assert 10 <= np.median(hours) <= 12
 
 
 @pytest.mark.parametrize("cap", [1.0, 1.2, 1.5])
-def test_days_are_brought_to_their_cap(cap: float) -> None:
+def test_days_stay_within_daily_cap(cap: float) -> None:
     """Put all changes on workdays, so that all visits would be on workdays without a cap."""
     n = 400
     some = population(n, (ZoneInfo("UTC"),))
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
     budget = 0.7 * n
-    made = plan(some, past, Terms("optimal", budget, cap * budget), NOW)
-    assert loads_by_day(made, some).max() <= cap * budget * 1.025
+    result = plan(some, past, Terms("optimal", budget, cap * budget), NOW)
+    assert loads_by_day(result, some).max() <= cap * budget * 1.025
 
 
 @pytest.mark.soak
-def test_days_of_one_site_are_brought_to_their_cap() -> None:
+def test_days_of_one_site_stay_within_its_cap() -> None:
     n = 400
     some = population(n, ZONES[:2])
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
     capped = replace(some, site_day=np.array([np.inf, 0.4 * n]))
-    made = plan(capped, past, Terms("optimal", 0.7 * n), NOW)
+    result = plan(capped, past, Terms("optimal", 0.7 * n), NOW)
     of_site = np.flatnonzero(some.site == 1)
-    assert loads_by_day(made, some, of_site).max() <= 0.4 * n * 1.04
+    assert loads_by_day(result, some, of_site).max() <= 0.4 * n * 1.04
     weighted = replace(capped, weight=np.random.default_rng(0).choice([0.2, 1.0, 5.0], n))
-    made = plan(weighted, past, Terms("optimal", 0.7 * n), NOW)
-    assert loads_by_day(made, some, of_site).max() <= 0.4 * n * 1.04
+    result = plan(weighted, past, Terms("optimal", 0.7 * n), NOW)
+    assert loads_by_day(result, some, of_site).max() <= 0.4 * n * 1.04
 
 
-def loads_by_day(made: Plan, some: Population, rows: np.ndarray | None = None) -> np.ndarray:
+def loads_by_day(result: Plan, some: Population, rows: np.ndarray | None = None) -> np.ndarray:
     """Return (7,) mean requests of each UTC day of the week."""
     days = np.zeros(7)
     ahead = some.ahead(NOW)
     for i in np.arange(len(some)) if rows is None else rows:
-        schedule = made.schedules[int(i)]
+        schedule = result.schedules[int(i)]
         hours = (np.array(schedule.slots) - ahead[some.site[i]]) % WEEK_HOURS
         np.add.at(days, hours // 24, 1 / schedule.weeks)
     return days

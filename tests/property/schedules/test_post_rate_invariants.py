@@ -1,4 +1,4 @@
-"""Invariants of fetching feeds: the score, the paper's policies, and weekly schedules."""
+"""Invariants of feed fetches: the score, the paper's policies, and weekly schedules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def times(feeds: list[list[int]], scale: float = 1 / 60) -> Times:
 
 
 @given(st.lists(st.tuples(MOMENTS, MOMENTS, WINDOWS), max_size=6))
-def test_each_feed_fares_as_its_document_in_a_walk(
+def test_collected_posts_match_the_walk(
     feeds: list[tuple[list[int], list[int], int]],
 ) -> None:
     posts, visits = [feed[0] for feed in feeds], [feed[1] for feed in feeds]
@@ -83,7 +83,7 @@ def test_each_feed_fares_as_its_document_in_a_walk(
 
 
 @given(MOMENTS, MOMENTS, WINDOWS, st.integers(0, LENGTH))
-def test_one_more_fetch_never_loses_more(
+def test_additional_fetch_never_misses_more_posts(
     posts: list[int], visits: list[int], window: int, at: int
 ) -> None:
     span = MONDAY, MONDAY + LENGTH / 60
@@ -107,19 +107,19 @@ def world(feeds: list[tuple[list[int], int]]) -> tuple[Feeds, Times]:
 
 
 def simulated(
-    known_feeds: Feeds, posts: Times, visits: int, policy: str, *, standing_plan: bool
+    known_feeds: Feeds, posts: Times, visits: int, policy: str, *, force_replans: bool
 ) -> Times:
-    if standing_plan or policy not in PAPER_POLICIES:
+    if force_replans or policy not in PAPER_POLICIES:
         return replanned_visits(policy, known_feeds, posts, visits, SPAN, 48.0)
     return paper_visits(policy, known_feeds, posts, visits, SPAN)
 
 
 @given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES), st.booleans())
-def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
-    feeds: list[tuple[list[int], int]], visits: int, policy: str, stands: bool
+def test_fetches_stay_within_budget_and_period(
+    feeds: list[tuple[list[int], int]], visits: int, policy: str, force: bool
 ) -> None:
     known_feeds, posts = world(feeds)
-    visited = simulated(known_feeds, posts, visits, policy, standing_plan=stands)
+    visited = simulated(known_feeds, posts, visits, policy, force_replans=force)
     assert len(visited.at) == visited.first[-1] <= visits
     assert len(visited.first) == len(feeds) + 1
     assert ((visited.at > SPLIT) & (visited.at <= STOP + 1e-5)).all()
@@ -128,22 +128,20 @@ def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
 
 
 @given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES))
-def test_the_first_plan_does_not_know_what_comes(
+def test_first_plan_ignores_future_posts(
     feeds: list[tuple[list[int], int]], visits: int, policy: str
 ) -> None:
     known_feeds, whole = world(feeds)
     past = times([[at for at in of if at <= WEEK_HOURS] for of, _ in feeds], 1.0)
     one, other = (
-        simulated(known_feeds, some, visits, policy, standing_plan=False) for some in (whole, past)
+        simulated(known_feeds, some, visits, policy, force_replans=False) for some in (whole, past)
     )
     until = STOP if policy in PAPER_POLICIES else SPLIT + 48
     assert one.at[one.at <= until].tolist() == other.at[other.at <= until].tolist()
 
 
 @given(FEEDS, st.integers(0, 40))
-def test_a_plan_learns_only_what_its_fetches_have_seen(
-    feeds: list[tuple[list[int], int]], visits: int
-) -> None:
+def test_plan_uses_only_fetched_posts(feeds: list[tuple[list[int], int]], visits: int) -> None:
     known_feeds, whole = world(feeds)
     replanned = replanned_visits("optimal", known_feeds, whole, visits, SPAN, 48.0)
     # Posts after a feed's last fetch make no difference.
@@ -158,7 +156,7 @@ def test_a_plan_learns_only_what_its_fetches_have_seen(
 
 
 @given(st.integers(1, 12), st.integers(1, 5))
-def test_feeds_that_are_alike_are_served_alike(visits_of_each: int, n: int) -> None:
+def test_equal_feeds_get_equal_fetches(visits_of_each: int, n: int) -> None:
     posts = list(range(5, WEEK_HOURS, 9))
     known_feeds, past = world([(posts, 5)] * n)
     fetches = paper_visits("min-delay", known_feeds, past, visits_of_each * n + 1, SPAN)
@@ -176,15 +174,15 @@ def limits_of(feeds: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
 
 
 @given(FEEDS, st.floats(0.25, 40), st.integers(1, 12), LONGEST)
-def test_standing_schedules_keep_to_budget_hours_and_distances(
+def test_schedules_keep_budget_hours_and_intervals(
     feeds: list[tuple[list[int], int]], visits: float, least: int, most: int
 ) -> None:
     known_feeds, posts = world(feeds)
     n = len(feeds)
-    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    posting = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
     limits, none = limits_of(known_feeds, least, most), Schedules.none(n)
     try:
-        plan = optimal_schedules(believed, limits, none, visits_per_week=visits)
+        plan = optimal_schedules(posting, limits, none, visits_per_week=visits)
     except BudgetTooSmall:
         assert visits < n * WEEK_HOURS / most * 2
         return
@@ -199,53 +197,51 @@ def test_standing_schedules_keep_to_budget_hours_and_distances(
 
 
 @given(FEEDS, st.floats(1, 40))
-def test_a_schedule_that_is_as_good_stays(
-    feeds: list[tuple[list[int], int]], visits: float
-) -> None:
+def test_equally_good_schedule_is_kept(feeds: list[tuple[list[int], int]], visits: float) -> None:
     known_feeds, posts = world(feeds)
     n = len(feeds)
-    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    posting = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
     limits = limits_of(known_feeds)
     try:
-        first = optimal_schedules(believed, limits, Schedules.none(n), visits_per_week=visits)
+        first = optimal_schedules(posting, limits, Schedules.none(n), visits_per_week=visits)
     except BudgetTooSmall:
         return
-    again = optimal_schedules(believed, limits, first.schedules, price=first.price)
+    again = optimal_schedules(posting, limits, first.schedules, price=first.price)
     same = again.schedules.visits_per_week == first.schedules.visits_per_week
     assert again.schedules.same_as(first.schedules)[same].all()
 
 
 @given(FEEDS, st.floats(1, 20), st.floats(1, 20))
-def test_more_fetches_are_never_expected_to_lose_more(
+def test_more_fetches_never_raise_expected_cost(
     feeds: list[tuple[list[int], int]], few: float, more: float
 ) -> None:
     known_feeds, posts = world(feeds)
     n = len(feeds)
-    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
+    posting = estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
     limits, none = limits_of(known_feeds), Schedules.none(n)
     cost = []
     for visits in (few, few + more):
-        plan = optimal_schedules(believed, limits, none, visits_per_week=n * visits)
-        of = feed_outlook(believed, known_feeds.window, plan.schedules)
-        waits = of.delay_hours * (believed.per_week - of.missed)
+        plan = optimal_schedules(posting, limits, none, visits_per_week=n * visits)
+        of = feed_outlook(posting, known_feeds.window, plan.schedules)
+        waits = of.delay_hours * (posting.per_week - of.missed)
         cost.append(float((of.missed + waits * DELAY_PER_DAY / 24).sum()))
     assert cost[1] <= cost[0] * (1 + 0.02) + 1e-6
 
 
 @given(FEEDS, st.integers(1, 20), st.sampled_from([0.25, 4.0, 16.0]))
-def test_the_unit_of_weights_does_not_matter(
+def test_scaled_weights_give_same_visits(
     feeds: list[tuple[list[int], int]], visits: int, unit: float
 ) -> None:
     known_feeds, posts = world(feeds)
     n = len(feeds)
-    believed, none = (
+    posting, none = (
         estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT)),
         Schedules.none(n),
     )
     limits = limits_of(known_feeds)
     scaled = replace(limits, weight=limits.weight * unit)
     one, other = (
-        optimal_schedules(believed, some, none, visits_per_week=float(n * visits)).schedules
+        optimal_schedules(posting, some, none, visits_per_week=float(n * visits)).schedules
         for some in (limits, scaled)
     )
     assert one.visits_per_week.sum() == other.visits_per_week.sum()

@@ -1,4 +1,4 @@
-"""Invariants of the score: equal to a walk through the period, minute by minute."""
+"""Invariants of the score, compared with a minute-by-minute walk through the period."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def assert_equal(one: Figures, other: Figures) -> None:
 
 
 @given(PAGES)
-def test_each_page_fares_as_in_the_walk(pages: list[Page]) -> None:
+def test_page_results_match_the_walk(pages: list[Page]) -> None:
     result, walked = scored(pages), [walk(page) for page in pages]
     assert result.visits.tolist() == [len(page.visits) for page in walked]
     assert result.changes.tolist() == [len(page.changes) for page in walked]
@@ -129,7 +129,7 @@ def test_each_page_fares_as_in_the_walk(pages: list[Page]) -> None:
 
 
 @given(PAGES)
-def test_the_totals_are_those_of_the_walk(pages: list[Page]) -> None:
+def test_totals_match_the_walk(pages: list[Page]) -> None:
     result = scored(pages).totals()
     walked = [(page.source, walk(page)) for page in pages]
     watched = [(source, page) for source, page in walked if page.minutes]
@@ -146,7 +146,7 @@ def test_the_totals_are_those_of_the_walk(pages: list[Page]) -> None:
 
 
 @given(PAGES)
-def test_the_load_counts_the_visits_of_an_hour_and_a_day(pages: list[Page]) -> None:
+def test_load_counts_visits_per_hour_and_day(pages: list[Page]) -> None:
     load = scored(pages).load
     visits = [at - MIDNIGHT for page in pages for at in walk(page).visits]
     hours, days = (Counter(at // length for at in visits) for length in (60, 60 * 24))
@@ -160,7 +160,7 @@ def test_the_load_counts_the_visits_of_an_hour_and_a_day(pages: list[Page]) -> N
 
 
 @given(PAGES)
-def test_the_order_of_pages_and_of_their_moments_does_not_matter(pages: list[Page]) -> None:
+def test_score_does_not_depend_on_order(pages: list[Page]) -> None:
     turned = [
         replace(page, changes=page.changes[::-1], visits=page.visits[::-1]) for page in pages[::-1]
     ]
@@ -170,7 +170,7 @@ def test_the_order_of_pages_and_of_their_moments_does_not_matter(pages: list[Pag
 
 
 @given(PAGES, st.integers(0, LENGTH))
-def test_one_more_visit_does_no_harm(pages: list[Page], at: int) -> None:
+def test_additional_visit_never_worsens_the_score(pages: list[Page], at: int) -> None:
     before = scored(pages)
     after = scored([replace(page, visits=sorted([*page.visits, at])) for page in pages])
     assert (after.stale_h <= before.stale_h + 1e-9).all()
@@ -179,8 +179,8 @@ def test_one_more_visit_does_no_harm(pages: list[Page], at: int) -> None:
 
 
 @given(PAGES)
-def test_a_visit_at_each_change_sees_it_at_once(pages: list[Page]) -> None:
-    # The last bits of the two times may differ, as they do if one of them is a sum.
+def test_visits_at_changes_have_no_delay(pages: list[Page]) -> None:
+    # The last bits of the two times may differ, for example if one time is a sum.
     changes = times([page.changes for page in pages])
     visits = Times(changes.first, np.nextafter(changes.at, 0))
     ends = np.full(len(pages), np.inf)

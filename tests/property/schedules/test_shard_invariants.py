@@ -67,9 +67,7 @@ def planned(
 @pytest.mark.parametrize("hourly", [None, 1.1])
 @given(SEEDS, st.sampled_from([1.02, 1.5, 4.0]))
 @settings(max_examples=2)
-def test_any_number_of_shards_makes_the_same_plan(
-    hourly: float | None, seed: int, share: float
-) -> None:
+def test_plan_does_not_depend_on_shard_count(hourly: float | None, seed: int, share: float) -> None:
     some, past = case(seed, 90)
     budget = least_per_day(some) * share
     terms = Terms(
@@ -88,17 +86,17 @@ def test_any_number_of_shards_makes_the_same_plan(
         (whole.schedules, plan(some, past, terms, NOW, whole.schedules)),
     ):
         for count in (1, 3, 7):
-            for rows, made in planned(some, past, terms, current, count):
-                assert made.price == pytest.approx(expected.price, rel=1e-9)
-                assert made.schedules.same_as(expected.schedules.of(rows)).all()
-                np.testing.assert_array_equal(made.bound, expected.bound[rows])
-                np.testing.assert_array_equal(made.updated, expected.updated[rows])
-                np.testing.assert_allclose(made.stale, expected.stale[rows], rtol=1e-9)
-                np.testing.assert_allclose(made.rate, expected.rate[rows], rtol=1e-9)
+            for rows, result in planned(some, past, terms, current, count):
+                assert result.price == pytest.approx(expected.price, rel=1e-9)
+                assert result.schedules.same_as(expected.schedules.of(rows)).all()
+                np.testing.assert_array_equal(result.bound, expected.bound[rows])
+                np.testing.assert_array_equal(result.updated, expected.updated[rows])
+                np.testing.assert_allclose(result.stale, expected.stale[rows], rtol=1e-9)
+                np.testing.assert_allclose(result.rate, expected.rate[rows], rtol=1e-9)
 
 
 @given(markets(), SHARES, SHARDS)
-def test_the_demand_of_shards_has_the_price_of_the_whole(
+def test_price_of_shards_matches_single_allocation(
     market: tuple[Steps, np.ndarray], share: float, count: int
 ) -> None:
     steps, key = market
@@ -128,9 +126,7 @@ def test_the_demand_of_shards_has_the_price_of_the_whole(
 
 @given(SEEDS, st.integers(0, 300), SHARDS)
 @settings(max_examples=20)
-def test_weeks_are_balanced_alike_in_any_number_of_shards(
-    seed: int, crowded: int, count: int
-) -> None:
+def test_balancing_does_not_depend_on_shard_count(seed: int, crowded: int, count: int) -> None:
     """Put many visits into one week, more than each shard offers to move at first."""
     n, rng = 400, np.random.default_rng(seed)
     some = mixed(n, seed)

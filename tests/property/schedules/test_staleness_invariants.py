@@ -131,7 +131,7 @@ def integrated(target: Target, a: int, n: int) -> tuple[float, float]:
 
 
 @given(TARGETS, bounds())
-def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) -> None:
+def test_interval_cost_matches_integration(target: Target, bounds: tuple[int, int]) -> None:
     c, (a, n) = target.curves, bounds
     stale, age = integrated(target, a, n)
     assert interval_cost(c, STALE, a, n) == pytest.approx(stale, rel=1e-5, abs=1e-9)
@@ -139,7 +139,7 @@ def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) 
 
 
 @given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
-def test_the_cost_of_weeks_is_what_integration_says(target: Target, a: int, hours: int) -> None:
+def test_cost_of_weeks_matches_integration(target: Target, a: int, hours: int) -> None:
     c = target.curves
     stale, age = integrated(target, a, a + hours)
     assert interval_cost(c, STALE, a, a + hours) == pytest.approx(stale, rel=1e-5, abs=1e-9)
@@ -147,7 +147,7 @@ def test_the_cost_of_weeks_is_what_integration_says(target: Target, a: int, hour
 
 
 @given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
-def test_delay_is_what_each_hour_s_changes_wait(target: Target, a: int, hours: int) -> None:
+def test_delay_cost_is_sum_of_hourly_waits(target: Target, a: int, hours: int) -> None:
     profile, rate, weight = target.parts
     at = np.arange(a, a + hours)
     expected = (rate @ weight) * profile[at % WEEK_HOURS] @ (a + hours - at - 0.5) / 24
@@ -156,7 +156,7 @@ def test_delay_is_what_each_hour_s_changes_wait(target: Target, a: int, hours: i
 
 
 @given(TARGETS, AIMS, week_bounds())
-def test_both_ways_of_reckoning_agree(
+def test_whole_cost_matches_interval_cost(
     target: Target, aim: Objective, bounds: tuple[int, int]
 ) -> None:
     cost = interval_cost(target.curves, aim, *bounds)
@@ -164,7 +164,7 @@ def test_both_ways_of_reckoning_agree(
 
 
 @given(st.floats(0.005, 300.0), bounds())
-def test_an_even_profile_has_the_known_formula(rate: float, bounds: tuple[int, int]) -> None:
+def test_even_profile_matches_known_formula(rate: float, bounds: tuple[int, int]) -> None:
     """Check Cho and Garcia-Molina 2003: the freshness of an interval is (1 - e^-x) / x."""
     a, n = bounds
     x = rate * (n - a) / WEEK_HOURS
@@ -174,7 +174,7 @@ def test_an_even_profile_has_the_known_formula(rate: float, bounds: tuple[int, i
 
 
 @given(TARGETS, AIMS, week_bounds(), st.data())
-def test_one_more_visit_never_costs_more(
+def test_additional_visit_never_raises_cost(
     target: Target, aim: Objective, bounds: tuple[int, int], data: Any
 ) -> None:
     c = target.curves
@@ -189,9 +189,7 @@ def test_one_more_visit_never_costs_more(
 
 
 @given(TARGETS, bounds())
-def test_no_interval_is_stale_for_longer_than_it_lasts(
-    target: Target, bounds: tuple[int, int]
-) -> None:
+def test_staleness_is_at_most_the_interval(target: Target, bounds: tuple[int, int]) -> None:
     c = target.curves
     a, n = bounds
     assert -1e-6 <= interval_cost(c, STALE, a, n) <= n - a + 1e-6
@@ -199,16 +197,14 @@ def test_no_interval_is_stale_for_longer_than_it_lasts(
 
 
 @given(TARGETS, AIMS, st.integers(1, MAX_WEEKS))
-def test_whole_weeks_cost_what_long_intervals_do(
-    target: Target, aim: Objective, weeks: int
-) -> None:
+def test_whole_weeks_match_long_intervals(target: Target, aim: Objective, weeks: int) -> None:
     c = target.curves
     expected = [interval_cost(c, aim, z, z + weeks * WEEK_HOURS) for z in range(WEEK_HOURS)]
     np.testing.assert_allclose(weeks_costs(target.costs(aim), weeks), expected, 1e-6, 1e-6)
 
 
 @given(TARGETS, AIMS, LIMITS, st.integers(1, MAX_WEEKS))
-def test_a_single_visit_is_at_its_best_hour(
+def test_single_visit_has_lowest_cost(
     target: Target, aim: Objective, bound: Bound, weeks: int
 ) -> None:
     c = target.costs(aim)
@@ -219,7 +215,7 @@ def test_a_single_visit_is_at_its_best_hour(
 
 
 @given(TARGETS, AIMS, LIMITS, week_bounds())
-def test_the_best_split_is_the_best_of_all(
+def test_best_split_has_highest_gain(
     target: Target, aim: Objective, bound: Bound, bounds: tuple[int, int]
 ) -> None:
     c = target.costs(aim)
@@ -240,7 +236,7 @@ def test_the_best_split_is_the_best_of_all(
 
 
 @given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))
-def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
+def test_inserted_slots_are_open_and_within_limits(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
     c = target.costs(aim)
@@ -257,7 +253,7 @@ def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
 
 
 @given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))
-def test_options_are_convex_and_worth_what_they_say(
+def test_options_are_convex_with_correct_values(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
     c = target.curves
@@ -280,7 +276,7 @@ def test_options_are_convex_and_worth_what_they_say(
 
 
 @given(TARGETS, AIMS, LIMITS, st.sampled_from([0.3, 3.0]))
-def test_polishing_never_makes_it_worse(
+def test_refinement_never_raises_cost(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
     c, costs = target.curves, target.costs(aim)

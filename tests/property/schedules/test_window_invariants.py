@@ -17,12 +17,12 @@ WEEKS = st.one_of(HOURS, WHOLE_DAYS, EVERY_DAY).filter(np.any)
 
 
 @given(WEEKS)
-def test_a_description_opens_the_same_hours(hours: NDArray[np.bool_]) -> None:
+def test_description_parses_to_same_hours(hours: NDArray[np.bool_]) -> None:
     assert (open_hours(describe(hours)) == hours).all()
 
 
 @given(WEEKS, WEEKS)
-def test_more_windows_open_more_and_a_blackout_closes_its_hours(
+def test_windows_add_hours_and_blackouts_remove_them(
     some: NDArray[np.bool_], others: NDArray[np.bool_]
 ) -> None:
     windows = [*describe(some), *describe(others)]

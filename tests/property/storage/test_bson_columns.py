@@ -1,4 +1,4 @@
-"""Invariants of BSON columns: they hold what the driver decodes and encodes."""
+"""Invariants of BSON columns, compared with the driver's decoder and encoder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VALUES = st.recursive(
 
 
 def at(document: Any, path: str) -> Any:
-    """Return the value at a path; None where it is missing."""
+    """Return the value at a path, or None if it is missing."""
     for name in path.split("."):
         document = document.get(name) if type(document) is dict else None
     return document
@@ -66,7 +66,7 @@ def text(value: Any) -> str:
 
 
 @given(st.lists(documents(VALUES), max_size=6))
-def test_columns_hold_what_the_driver_decodes(rows: list[dict[str, Any]]) -> None:
+def test_decoded_columns_match_the_driver(rows: list[dict[str, Any]]) -> None:
     data = b"".join(map(bson.encode, rows))
     decoded = bson.decode_all(data)
     batch = Batch(data, PATHS)
@@ -94,9 +94,7 @@ def test_arrays_of_numbers_are_read(rows: list[list[float]]) -> None:
 
 
 @given(st.lists(documents(VALUES), min_size=1, max_size=3), st.data())
-def test_a_batch_that_is_cut_off_is_rejected(
-    rows: list[dict[str, Any]], data: st.DataObject
-) -> None:
+def test_truncated_batch_is_rejected(rows: list[dict[str, Any]], data: st.DataObject) -> None:
     whole = [bson.encode(row) for row in rows]
     cut = data.draw(st.integers(1, len(whole[-1]) - 1))
     with pytest.raises(StorageError, match="damaged"):
@@ -104,8 +102,8 @@ def test_a_batch_that_is_cut_off_is_rejected(
 
 
 @given(documents(VALUES), st.binary(max_size=60))
-def test_damaged_values_are_found_or_stay_within_the_batch(row: dict[str, Any], end: bytes) -> None:
-    """Replace the end of a document; no value may begin outside of it."""
+def test_damaged_values_are_rejected_or_stay_in_bounds(row: dict[str, Any], end: bytes) -> None:
+    """Replace the end of a document; no value may start outside of the document."""
     whole = bytearray(bson.encode(row))
     whole[4 : 4 + len(end)] = end[: len(whole) - 4]
     try:
@@ -134,7 +132,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_the_driver_decodes_what_columns_hold(rows: list[tuple[Any, ...]]) -> None:
+def test_encoded_columns_match_the_driver(rows: list[tuple[Any, ...]]) -> None:
     n, texts = len(rows), TextColumn()
     texts.add(row[0] for row in rows)
     slots, words = [row[4] for row in rows], [row[5] for row in rows]
@@ -155,7 +153,7 @@ def test_the_driver_decodes_what_columns_hold(rows: list[tuple[Any, ...]]) -> No
     fields = [part for item in columns.items() for part in bson_columns.element(*item)]
     inner = bson_columns.subdocument("inner", fields, n)
     elements = [*bson_columns.strings("_id", texts.finish()), *inner]
-    made = bson_columns.joined(bson_columns.document(elements, n), n)
+    result = bson_columns.joined(bson_columns.document(elements, n), n)
     expected = [
         {
             "_id": name,
@@ -166,8 +164,8 @@ def test_the_driver_decodes_what_columns_hold(rows: list[tuple[Any, ...]]) -> No
         }
         for name, value, whole, choice, slots, words in rows
     ]  # fmt: skip
-    assert bson.decode_all(made.data) == expected
-    assert made.data == b"".join(map(bson.encode, expected))
+    assert bson.decode_all(result.data) == expected
+    assert result.data == b"".join(map(bson.encode, expected))
 
 
 def firsts(rows: list[list[Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""Invariants of histories: arrays are equivalent, and nothing lies in the future."""
+"""Invariants of histories: equivalent arrays, and no observations in the future."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def up_to(history: History, now: int) -> History | None:
 
 
 @given(pasts())
-def test_a_history_is_stored_as_it_is(history: History) -> None:
+def test_history_document_round_trips(history: History) -> None:
     assert history_of(history_document(history)) == history
 
 
 @given(st.lists(pasts(), max_size=8), st.integers(0, 16_000))
-def test_what_is_cut_is_what_had_not_been_seen_yet(histories: list[History], now: int) -> None:
+def test_until_now_removes_future_observations(histories: list[History], now: int) -> None:
     arrays = as_arrays(histories)
     stated = np.arange(len(arrays.by), dtype=float)
     cut, kept, ahead = until_now(arrays, stated, now / MINUTES)
@@ -71,7 +71,7 @@ def test_what_is_cut_is_what_had_not_been_seen_yet(histories: list[History], now
 
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=4), max_size=4))
-def test_texts_come_back_as_they_went_in(batches: list[list[str]]) -> None:
+def test_text_column_round_trips(batches: list[list[str]]) -> None:
     texts = TextColumn()
     for batch in batches:
         texts.add(batch)
@@ -82,7 +82,7 @@ def test_texts_come_back_as_they_went_in(batches: list[list[str]]) -> None:
 
 
 @given(st.lists(st.lists(st.none() | st.sampled_from("abc"), max_size=5), max_size=4))
-def test_names_come_back_as_they_went_in(batches: list[list[str | None]]) -> None:
+def test_name_column_round_trips(batches: list[list[str | None]]) -> None:
     column = NameColumn()
     for batch in batches:
         column.add(batch)

@@ -1,4 +1,4 @@
-"""Invariants of histories from a log of visits: those that the visits themselves leave."""
+"""Invariants of histories from a log of visits, compared with histories built by visits."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def left_by(visits: list[tuple[int, int]]) -> History | None:
 def check(rows: list[tuple[int, int, int]]) -> None:
     """Compare all histories of a log of (target, minute, kind)."""
     log = np.array([(0, minute, kind) for _, minute, kind in rows], VISIT)
-    made = histories_of(TARGETS, np.array([target for target, _, _ in rows], np.int64), log)
+    result = histories_of(TARGETS, np.array([target for target, _, _ in rows], np.int64), log)
     for target in range(TARGETS):
         history = left_by([(minute, kind) for own, minute, kind in rows if own == target])
-        begin, end = made.first[target], made.first[target + 1]
+        begin, end = result.first[target], result.first[target + 1]
         if history is None:
-            assert isnan(made.since[target])
-            assert isnan(made.until[target])
+            assert isnan(result.since[target])
+            assert isnan(result.until[target])
             assert begin == end
             continue
         changes = np.frombuffer(history.changes, CHANGE)
-        assert made.since[target] == history.since / 60
-        assert made.until[target] == history.until / 60
-        assert np.allclose(made.after[begin:end] * 60, changes["after"])
-        assert np.allclose(made.by[begin:end] * 60, changes["by"])
+        assert result.since[target] == history.since / 60
+        assert result.until[target] == history.until / 60
+        assert np.allclose(result.after[begin:end] * 60, changes["after"])
+        assert np.allclose(result.by[begin:end] * 60, changes["by"])
 
 
 @given(VISITS)
-def test_a_log_gives_the_histories_that_its_visits_left(
+def test_histories_from_log_match_visits(
     visits: list[tuple[int, int, int]],
 ) -> None:
     rows, at = [], 1_000
@@ -63,5 +63,5 @@ def test_a_log_gives_the_histories_that_its_visits_left(
     check(rows)
 
 
-def test_old_changes_are_dropped_as_by_visits() -> None:
+def test_log_drops_old_changes_like_visits() -> None:
     check([(1, 1_000 + 60 * i, CHANGED) for i in range(MAX_CHANGES + 20)])

@@ -12,34 +12,34 @@ LINES = st.lists(st.text("ab ", max_size=4), max_size=12)
 
 
 @given(TEXTS, TEXTS)
-def test_it_is_the_same_both_ways(one: str, other: str) -> None:
+def test_size_is_symmetric(one: str, other: str) -> None:
     assert diff_size(one, other) == diff_size(other, one)
 
 
 @given(TEXTS, TEXTS)
-def test_it_is_zero_for_equal_texts_and_only_for_them(one: str, other: str) -> None:
+def test_size_is_zero_only_for_equal_texts(one: str, other: str) -> None:
     assert diff_size(one, one) == 0
     assert (diff_size(one, other) == 0) == (one == other)
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_no_way_around_is_shorter(one: str, between: str, other: str) -> None:
+def test_size_satisfies_triangle_inequality(one: str, between: str, other: str) -> None:
     assert diff_size(one, other) <= diff_size(one, between) + diff_size(between, other)
 
 
 @given(TEXTS, TEXTS)
-def test_it_lies_between_the_difference_and_the_sum_of_the_lengths(one: str, other: str) -> None:
+def test_size_is_bounded_by_lengths(one: str, other: str) -> None:
     size = diff_size(one, other)
     assert abs(len(one) - len(other)) <= size <= len(one) + len(other)
 
 
 @given(TEXTS, TEXTS, st.integers(0, 40))
-def test_an_insertion_counts_its_characters(text: str, inserted: str, at: int) -> None:
+def test_insertion_counts_its_characters(text: str, inserted: str, at: int) -> None:
     assert diff_size(text, text[:at] + inserted + text[at:]) == len(inserted)
 
 
 @given(LINES, LINES)
-def test_a_diff_takes_away_and_adds_what_differs_in_number(
+def test_added_minus_removed_lines_is_length_difference(
     before: list[str], after: list[str]
 ) -> None:
     body = [line for line in unified(before, after, ("a", "b"))[2:] if not line.startswith("@@")]
@@ -63,7 +63,7 @@ def test_runs_are_equal_and_in_order_within_any_budget(
 
 
 @given(TEXTS, TEXTS, st.sampled_from([0, 4, 1000]))
-def test_a_diff_by_word_loses_nothing_of_both_texts(one: str, other: str, pairs: int) -> None:
+def test_word_diff_reproduces_both_texts(one: str, other: str, pairs: int) -> None:
     changes = by_word(one, other, Matcher(pairs))
     assert "".join(change.same + change.old for change in changes) == one
     assert "".join(change.same + change.new for change in changes) == other

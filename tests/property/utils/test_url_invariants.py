@@ -23,7 +23,7 @@ VALUES = st.text(LETTERS, max_size=6) | st.sampled_from(["%26", "%E9", "a+b", "%
 
 @st.composite
 def urls(draw: st.DrawFn) -> str:
-    """Draw URLs as they appear on pages: a well-formed host, and arbitrary characters after it."""
+    """Draw URLs as on real pages: a well-formed host, followed by arbitrary characters."""
     host = draw(st.sampled_from(["a.example", "A.Example", "bücher.example", "a.example:8080"]))
     path = "/".join(draw(st.lists(PIECES, max_size=4)))
     query = "&".join(f"{n}={v}" for n, v in draw(st.lists(st.tuples(NAMES, VALUES), max_size=4)))
@@ -36,7 +36,7 @@ def urls(draw: st.DrawFn) -> str:
 @given(urls())
 @example("http://a.example/a;jsessionid=1;jsessionid=2")
 @example("http://a.example/;utm_x;utm_y")
-def test_the_canonical_form_of_a_canonical_url_is_itself(url: str) -> None:
+def test_canonical_is_idempotent(url: str) -> None:
     once = canonical(url)
     assert canonical(once) == once
 
@@ -51,7 +51,7 @@ SEGMENTS = st.text("aZ9_~-.%+;@", max_size=3)
 @example("http", "1.2.3.4", "", ["a"])
 @example("http", "a" * 64 + ".org", "", ["a"])
 @example("https", "www.example.org", ":8080", ["a-b", "c_d.html"])
-def test_plain_urls_have_the_canonical_form_that_parsing_gives(
+def test_plain_urls_match_parsed_urls(
     scheme: str, host: str, port: str, segments: list[str]
 ) -> None:
     def result(url: str) -> str | None:
@@ -69,7 +69,7 @@ def test_plain_urls_have_the_canonical_form_that_parsing_gives(
 @example("http://x\ud800.example/")
 @example("http://[::1")
 @example("http://a.example:99999/")
-def test_no_text_raises_anything_but_a_value_error(text: str) -> None:
+def test_any_text_raises_only_value_errors(text: str) -> None:
     with suppress(ValueError):
         canonical(text)
     with suppress(ValueError):
@@ -79,7 +79,7 @@ def test_no_text_raises_anything_but_a_value_error(text: str) -> None:
 
 
 @given(urls())
-def test_a_canonical_url_is_ascii_without_a_fragment(url: str) -> None:
+def test_canonical_url_is_ascii_without_fragment(url: str) -> None:
     result = canonical(url)
     assert result.isascii()
     assert "#" not in result
@@ -87,18 +87,18 @@ def test_a_canonical_url_is_ascii_without_a_fragment(url: str) -> None:
 
 
 @given(urls(), st.sampled_from(["utm_source=x", "gclid=5", "fbclid=a%20b"]))
-def test_a_mark_of_a_campaign_makes_no_other_page(url: str, mark: str) -> None:
+def test_campaign_parameters_do_not_change_canonical_url(url: str, mark: str) -> None:
     bare = url.partition("#")[0]
     assert canonical(f"{bare}&{mark}") == canonical(bare)
 
 
 @given(urls())
-def test_the_fragment_makes_no_other_page(url: str) -> None:
+def test_fragment_does_not_change_canonical_url(url: str) -> None:
     assert canonical(url) == canonical(url.partition("#")[0])
 
 
 @given(st.lists(st.tuples(NAMES, st.text("ab1", max_size=3)), max_size=5), st.randoms())
-def test_the_order_of_parameters_makes_no_other_page(
+def test_parameter_order_does_not_change_canonical_url(
     parameters: list[tuple[str, str]], order: Random
 ) -> None:
     shuffled = list(parameters)
@@ -112,7 +112,7 @@ def test_the_order_of_parameters_makes_no_other_page(
 
 @given(st.text(st.characters(), max_size=40), st.sampled_from(["", "http://", "https://a"]))
 @example("[::1", "http://")
-def test_what_is_http_has_a_host_whatever_the_text(text: str, before: str) -> None:
+def test_http_urls_always_have_a_host(text: str, before: str) -> None:
     url = before + text
     assert is_http(url) <= bool(host_of(url))
 
@@ -121,7 +121,7 @@ LABELS = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
 
 
 @given(LABELS, LABELS, LABELS)
-def test_a_subdomain_is_within_and_a_longer_name_is_not(sub: str, name: str, top: str) -> None:
+def test_within_accepts_subdomains_but_not_longer_names(sub: str, name: str, top: str) -> None:
     domain = f"{name}.{top}"
     assert within(domain, (domain,))
     assert within(f"{sub}.{domain}", (domain,))

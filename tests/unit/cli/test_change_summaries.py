@@ -32,13 +32,13 @@ LONG = "word " * 30
         ),
     ],
 )  # fmt: skip
-def test_what_changed_is_a_line(
+def test_change_is_summarized_on_one_line(
     before: dict[str, Any] | None, after: dict[str, Any] | None, summary: str
 ) -> None:
     assert summary_of(before, after, 7) == summary
 
 
-def test_a_line_is_short_and_moves_no_cursor() -> None:
+def test_summary_is_short_and_has_no_escape_codes() -> None:
     summary = summary_of(None, {"title": "\x1b[2J" + LONG * 1000})
     assert len(summary) <= MAX_SUMMARY
     assert "\x1b" not in summary

@@ -12,7 +12,7 @@ def test_bars_grow_with_their_values() -> None:
     assert bars([]) == ""
 
 
-def test_a_week_is_a_line_a_day_with_marks() -> None:
+def test_week_chart_has_a_row_per_day_with_marks() -> None:
     values = [0.0] * 168
     values[9], values[24 + 10] = 4, 1
     head, monday, tuesday, *rest = week_chart(values, [0, 167])

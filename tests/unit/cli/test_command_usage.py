@@ -24,9 +24,9 @@ from crawler.utils.terminal import complain
         (["books", "u1", "u2", "u3"], ("SPIDER", "URL…")),
         (["books"], ("SPIDER", "[URL…]")),
     ],
-    ids=["none", "needed", "optional, absent", "optional", "endless", "endless and optional"],
+    ids=["none", "required", "optional, absent", "optional", "variadic", "variadic and optional"],
 )
-def test_good_usage_is_silent(args: list[str], arguments: tuple[str, ...]) -> None:
+def test_valid_usage_is_accepted(args: list[str], arguments: tuple[str, ...]) -> None:
     refuse_left_over(args, arguments)
 
 
@@ -41,7 +41,7 @@ def test_good_usage_is_silent(args: list[str], arguments: tuple[str, ...]) -> No
         (["more"], (), "unexpected argument 'more'"),
     ],
 )
-def test_bad_usage_names_the_word(
+def test_usage_error_names_the_argument(
     args: list[str], arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match="^" + message.replace("…", ".")) as caught:
@@ -49,13 +49,13 @@ def test_bad_usage_names_the_word(
     assert caught.value.print_help is False
 
 
-def test_a_complaint_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     complain("replan", "budget is too low")
     written = capsys.readouterr()
     assert (written.out, written.err) == ("", "scrapy replan: budget is too low\n")
 
 
-def test_json_has_times_in_iso_8601_and_ids_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_iso_8601_times_and_string_ids(capsys: pytest.CaptureFixture[str]) -> None:
     noon, some_id = datetime(2024, 5, 1, 12, tzinfo=UTC), ObjectId()
     print_json({"at": noon, "id": some_id, "name": "é", "n": 1})
     out = capsys.readouterr().out
@@ -66,6 +66,6 @@ def test_json_has_times_in_iso_8601_and_ids_as_text(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("text", ["2024-05-01T12:00", "2024-05-01T14:00+02:00", "36h"])
-def test_times_are_in_utc_unless_they_have_an_offset(text: str) -> None:
+def test_times_without_an_offset_are_utc(text: str) -> None:
     now = datetime(2024, 5, 3, tzinfo=UTC)
     assert as_time(time_or_age(text), now) == datetime(2024, 5, 1, 12, tzinfo=UTC)

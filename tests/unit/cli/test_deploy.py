@@ -27,7 +27,7 @@ from crawler.storage.client import with_database
 
 ROOT = Path(__file__).resolve().parents[3]
 Part = dict[str, Any]
-LONGEST_END_SECONDS = Config.load(mongo_uri=None).grace_seconds + REST_SECONDS
+MAX_SHUTDOWN_SECONDS = Config.load(mongo_uri=None).grace_seconds + REST_SECONDS
 SECONDS = {"s": 1, "m": 60}
 
 
@@ -80,21 +80,21 @@ def parsed_options(words: list[str]) -> options.Order:
     return options.options_of(Config.load(), parser.parse_intermixed_args(words[2:]))
 
 
-def test_what_is_copied_into_the_image_is_there_and_not_ignored() -> None:
-    wanted = [
+def test_files_copied_into_image_exist_and_are_not_ignored() -> None:
+    copied = [
         source.rstrip("/")
         for name, rest in instructions()
         if name == "COPY" and not rest.startswith("--from")
         for source in rest.split()[:-1]
     ]
-    assert {"crawler", "spiders", "pipelines", "schedules"} < set(wanted)
-    let_in = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
-    assert let_in.index("*") < min(let_in.index(f"!{source}") for source in wanted)
-    assert all((ROOT / source).exists() for source in wanted)
-    assert {line[1:] for line in let_in if line.startswith("!")} == set(wanted)
+    assert {"crawler", "spiders", "pipelines", "schedules"} < set(copied)
+    docker_ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert docker_ignore.index("*") < min(docker_ignore.index(f"!{source}") for source in copied)
+    assert all((ROOT / source).exists() for source in copied)
+    assert {line[1:] for line in docker_ignore if line.startswith("!")} == set(copied)
 
 
-def test_both_stages_have_one_python_and_one_place() -> None:
+def test_build_stages_share_python_image_and_paths() -> None:
     bases = [rest.removesuffix(" AS build") for name, rest in instructions() if name == "FROM"]
     assert len(set(bases)) == 1, "a virtual environment must keep its path"
     for name, rest in final_stage():
@@ -104,7 +104,7 @@ def test_both_stages_have_one_python_and_one_place() -> None:
             assert source == target
 
 
-def test_the_image_is_run_by_nobody_in_particular_and_compiles_nothing() -> None:
+def test_image_runs_as_freshet_and_compiles_nothing() -> None:
     users = [rest for name, rest in final_stage() if name == "USER"]
     assert users == ["freshet"]
     runs = " ".join(rest for name, rest in instructions() if name == "RUN")
@@ -123,27 +123,27 @@ def test_a_lock_has_every_package_of_its_requirements(name: str) -> None:
     required = re.findall(r"^([A-Za-z][\w.-]*)==([\w.]+)", requirements, re.MULTILINE)
     lock = (ROOT / f"{name}.lock").read_text(encoding="utf-8")
     pins = set(re.findall(r"^([\w.-]+==\S+)", lock, re.MULTILINE))
-    wanted = {
+    copied = {
         f"{re.sub('[-_.]+', '-', package).lower()}=={version}" for package, version in required
     }
-    assert not wanted - pins, "was `make lock` run on a Python later than 3.11.2?"
+    assert not copied - pins, "was `make lock` run on a Python later than 3.11.2?"
 
 
-def test_the_settings_of_the_image_exist() -> None:
+def test_image_sets_only_existing_settings() -> None:
     (env,) = (rest for name, rest in final_stage() if name == "ENV")
     ours = [word.split("=")[0] for word in env.split() if word.startswith(PREFIX)]
     assert ours == ["FRESHET_DATA_DIR"]
     assert set(ours) <= SETTINGS
 
 
-def test_the_image_is_scrapy() -> None:
+def test_image_entrypoint_is_scrapy() -> None:
     stage = dict(final_stage())
     assert stage["ENTRYPOINT"] == '["python", "-m", "scrapy"]'
     assert stage["CMD"] == '["refresh", "run"]'
     assert stage["HEALTHCHECK"].endswith('CMD ["python", "-m", "scrapy", "doctor", "--quick"]')
 
 
-def test_one_service_plans_and_any_number_works(compose: Part) -> None:
+def test_only_planner_replans_and_prunes(compose: Part) -> None:
     planner, worker = (
         parsed_options(words_of(compose["services"][name]["command"]))
         for name in ("planner", "worker")
@@ -158,7 +158,7 @@ def test_one_service_plans_and_any_number_works(compose: Part) -> None:
 
 
 @pytest.mark.parametrize("name", ["planner", "worker", "web"])
-def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
+def test_services_depend_on_and_reach_their_servers(compose: Part, name: str) -> None:
     service = compose["services"][name]
     env = service["environment"]
     assert set(env) <= SETTINGS | set(UNPREFIXED)
@@ -170,7 +170,7 @@ def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
     for server in servers:
         assert "healthcheck" in compose["services"][server]
         assert set(compose["services"][server]["networks"]) <= set(service["networks"])
-    assert seconds(service["stop_grace_period"]) > LONGEST_END_SECONDS
+    assert seconds(service["stop_grace_period"]) > MAX_SHUTDOWN_SECONDS
     assert service["init"] is True
     written = [place.split(":")[0] for place in service["tmpfs"]]
     written += [volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")]
@@ -189,7 +189,7 @@ def test_the_web_app_serves_the_published_port(compose: Part) -> None:
     assert f"http://127.0.0.1:{opts.port}/health" in service["healthcheck"]["test"][-1]
 
 
-def test_every_service_is_bounded_and_published_to_nobody(compose: Part) -> None:
+def test_services_have_limits_and_publish_only_to_localhost(compose: Part) -> None:
     for service in compose["services"].values():
         assert service["mem_limit"]
         assert service["restart"] == "unless-stopped"
@@ -201,7 +201,7 @@ def test_every_service_is_bounded_and_published_to_nobody(compose: Part) -> None
     assert compose["networks"]["store"]["internal"] is True
 
 
-def test_valkey_keeps_what_it_is_given(compose: Part) -> None:
+def test_valkey_persists_and_never_evicts_keys(compose: Part) -> None:
     words = compose["services"]["valkey"]["command"]
     given = dict(zip(words[1::2], words[2::2], strict=True))
     assert given == {
@@ -209,7 +209,7 @@ def test_valkey_keeps_what_it_is_given(compose: Part) -> None:
     }  # fmt: skip
 
 
-def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
+def test_folder_names_expand_to_their_site_definitions(tmp_path: Path) -> None:
     folder = f"{tmp_path}/"
     with pytest.raises(ConfigError, match=r"no site definitions"):
         list(with_files([folder]))
@@ -219,14 +219,14 @@ def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
     assert list(with_files(["books", folder, "x.toml"])) == ["books", *files, "x.toml"]
 
 
-def test_periodic_jobs_are_left_to_others() -> None:
+def test_periodic_jobs_can_be_disabled() -> None:
     assert [job.name for job in periodic_jobs(60, 0, 0)] == ["replan", "prune"]
     assert [job.name for job in periodic_jobs(60, 0, 0, prunes=False)] == ["replan"]
     assert periodic_jobs(0, 0, 0, prunes=False) == []
 
 
 @pytest.mark.parametrize("template", [SERVICE, WORKER])
-def test_units(template: str, tmp_path: Path) -> None:
+def test_systemd_unit_is_hardened_and_valid(template: str, tmp_path: Path) -> None:
     config = Config.load(
         mongo_uri="mongodb://db/freshet", redis_url="redis://r",
         data_dir=tmp_path / "of data", metrics_dir=tmp_path / "metrics",
@@ -252,7 +252,7 @@ def test_units(template: str, tmp_path: Path) -> None:
     assert made.prunes == (template == SERVICE)
     assert (made.replan_hours == 0) == (template == WORKER)
     (stop,) = re.findall(r"TimeoutStopSec=(\d+)", text)
-    assert int(stop) > LONGEST_END_SECONDS
+    assert int(stop) > MAX_SHUTDOWN_SECONDS
     path = tmp_path / template
     path.write_text(text, encoding="utf-8")
     if verifier := shutil.which("systemd-analyze"):
@@ -262,20 +262,20 @@ def test_units(template: str, tmp_path: Path) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_the_unit_of_the_web_app_is_as_strict(tmp_path: Path) -> None:
+def test_web_unit_has_the_same_hardening(tmp_path: Path) -> None:
     config = Config.load(mongo_uri="mongodb://db/freshet", data_dir=tmp_path)
     text = unit(config, [], WEB)
     assert "@" not in text.replace("SystemCallFilter=@system-service", "")
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     assert shlex.split(run.partition(" -m scrapy ")[2]) == ["web"]
-    assert "KillMode=process" in text.splitlines(), "crawls that users started go on"
+    assert "KillMode=process" in text.splitlines(), "crawls that users started must keep running"
     limits = {"ProtectSystem", "NoNewPrivileges", "RestrictAddressFamilies", "SystemCallFilter"}
     common = {line for line in unit(config, []).splitlines() if line.split("=")[0] in limits}
     assert len(common) == len(limits)
     assert common <= set(text.splitlines())
 
 
-def test_an_installation_that_fails_prints_why(tmp_path: Path) -> None:
+def test_failed_installation_prints_the_cause(tmp_path: Path) -> None:
     lock = tmp_path / "some.lock"
     lock.write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
     done = subprocess.run(

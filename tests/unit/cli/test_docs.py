@@ -38,7 +38,7 @@ def generated(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_everything_has_a_description(name: str) -> None:
+def test_every_reference_row_has_a_description(name: str) -> None:
     lines = generated(name)
     rows = [line for line in lines if line.startswith("| ")]
     assert len(rows) > 3
@@ -49,7 +49,7 @@ def test_everything_has_a_description(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_what_is_generated_is_on_one_page(name: str) -> None:
+def test_generated_section_is_on_exactly_one_page(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
     placeholders = [name for text in texts for name in reference_pages.PLACEHOLDER.findall(text)]
     assert placeholders.count(name) == 1
@@ -74,13 +74,13 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_between_the_pages_lead_somewhere(page: str) -> None:
+def test_relative_links_point_to_existing_files(page: str) -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
         assert ((ROOT / page).parent / target).exists(), target
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")))
-def test_pictures_are_small_and_shown_somewhere(picture: Path) -> None:
+def test_pictures_are_small_and_used(picture: Path) -> None:
     assert picture.stat().st_size < 60_000
     pages = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
     assert any(f"pictures/{picture.name})" in page for page in pages)
@@ -88,7 +88,7 @@ def test_pictures_are_small_and_shown_somewhere(picture: Path) -> None:
     assert not re.search(r"(?:src|href|url)\W+https?:", picture.read_text(encoding="utf-8"))
 
 
-def test_the_commands_of_the_pictures_are_those_of_the_pages() -> None:
+def test_recorded_commands_appear_on_pages() -> None:
     pictures = loaded("make_pictures")
     pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n    ", "") for page in PAGES]
     recorded = [command for *_, commands in pictures.RECORDINGS for command in commands]
@@ -100,7 +100,7 @@ def test_the_commands_of_the_pictures_are_those_of_the_pages() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
-def test_files_that_the_pages_name_exist(page: str) -> None:
+def test_files_named_on_pages_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for path in re.findall(r"`((?:crawler|pipelines|schedules|spiders|tests)/[\w/]+\.\w+)`", text):
         assert (ROOT / path).exists(), path

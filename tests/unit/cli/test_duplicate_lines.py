@@ -16,7 +16,7 @@ def parsed(**given: object) -> Line | Bad:
     return parse_line(json.dumps({"id": "a", "text": "some text"} | given).encode(), 7)
 
 
-def test_a_line_is_an_id_and_a_text() -> None:
+def test_line_has_an_id_and_a_text() -> None:
     assert parsed() == Line('"a"', "some text")
     assert parsed(text="", title="ignored") == Line('"a"', "")
 
@@ -24,7 +24,7 @@ def test_a_line_is_an_id_and_a_text() -> None:
 @pytest.mark.parametrize(
     "id_", ["1", '"1"', "3.50", "-0", "1e400", "12345678901234567890123", '"日本"']
 )
-def test_an_id_is_printed_as_it_came(id_: str) -> None:
+def test_id_is_printed_unchanged(id_: str) -> None:
     line = parse_line(f'{{"id": {id_}, "text": "x"}}'.encode(), 1)
     assert isinstance(line, Line)
     assert line.key == id_
@@ -33,13 +33,13 @@ def test_an_id_is_printed_as_it_came(id_: str) -> None:
     )
 
 
-def test_half_a_surrogate_pair_is_printed_as_json_has_it() -> None:
+def test_lone_surrogate_keeps_its_json_escape() -> None:
     line = parse_line(rb'{"id": "\ud800", "text": "\udfff"}', 1)
     assert isinstance(line, Line)
     assert (line.key, line.text) == (r'"\ud800"', "\udfff")
 
 
-def test_what_a_duplicate_is_written_as() -> None:
+def test_result_line_of_a_duplicate() -> None:
     assert json.loads(result_line('"b"', "1", 0.918367, None)) == {
         "id": "b", "duplicate_of": 1, "similarity": 0.9184,
     }  # fmt: skip
@@ -53,11 +53,11 @@ def test_what_a_duplicate_is_written_as() -> None:
         " 2026-03-02T12:00:00.000400 ", 1772452800, 1772452800.0004, 1772452800000,
     ],
 )  # fmt: skip
-def test_the_time_of_creation(given: object) -> None:
+def test_created_accepts_iso_8601_and_unix_times(given: object) -> None:
     assert parsed(created=given) == Line('"a"', "some text", NOON)
 
 
-def test_a_day_begins_at_midnight_utc_and_null_is_no_time() -> None:
+def test_date_means_midnight_utc_and_null_means_unknown() -> None:
     assert parsed(created="2026-03-02") == Line('"a"', "some text", NOON.replace(hour=0))
     assert parsed(created=None) == parsed()
 
@@ -88,26 +88,26 @@ def test_a_day_begins_at_midnight_utc_and_null_is_no_time() -> None:
          "created is not an ISO 8601 or Unix time: '0001-01-01T00:00+10:00'"),
     ],
 )  # fmt: skip
-def test_a_bad_line_says_why(raw: bytes, problem: str) -> None:
+def test_invalid_line_reports_the_problem(raw: bytes, problem: str) -> None:
     assert parse_line(raw, 7) == Bad(7, problem)
 
 
-def cut(chunks: list[bytes], longest_bytes: int = 1000) -> list[Line | Bad]:
-    lines = Lines(longest_bytes)
+def parsed_chunks(chunks: list[bytes], max_bytes: int = 1000) -> list[Line | Bad]:
+    lines = Lines(max_bytes)
     return [line for chunk in chunks for line in lines.of(chunk)] + list(lines.end())
 
 
-def test_lines_come_in_chunks_of_any_size() -> None:
+def test_lines_are_parsed_from_chunks_of_any_size() -> None:
     data = '\ufeff{"id": 1, "text": "é"}\r\n\n  \n{"id": 2, "text": "b"}'.encode()
     expected = [Line("1", "é"), Line("2", "b")]
     for size in (1, 2, 7, 1000):
-        assert cut([data[at : at + size] for at in range(0, len(data), size)]) == expected
-    assert cut([data + b"\n"]) == expected
+        assert parsed_chunks([data[at : at + size] for at in range(0, len(data), size)]) == expected
+    assert parsed_chunks([data + b"\n"]) == expected
 
 
-def test_a_line_without_end_is_dropped_and_numbers_go_on() -> None:
+def test_overlong_line_is_skipped_but_counted() -> None:
     long = b'{"id": 1, "text": "' + b"x" * 100
-    assert cut([b"\n", long, long, b'"}\nno\n'], 150) == [
+    assert parsed_chunks([b"\n", long, long, b'"}\nno\n'], 150) == [
         Bad(2, "longer than 150 bytes"), Bad(3, "not valid JSON"),
     ]  # fmt: skip
-    assert cut([long, long], 150) == [Bad(1, "longer than 150 bytes")]
+    assert parsed_chunks([long, long], 150) == [Bad(1, "longer than 150 bytes")]

@@ -38,8 +38,8 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> type[WrapperSpider]:
     module = importlib.util.module_from_spec(spec)
     sys.modules["tea_shop"] = module
     spec.loader.exec_module(module)
-    made: type[WrapperSpider] = module.TeaShopSpider
-    return made
+    spider_class: type[WrapperSpider] = module.TeaShopSpider
+    return spider_class
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,15 @@ def test_a_generated_spider_is_a_valid_wrapper(wrapper: Wrapper) -> None:
     assert set(wrapper.fields) == {"title", "price"}
 
 
-def test_the_patterns_of_a_generated_spider_work(wrapper: Wrapper) -> None:
+def test_generated_url_patterns_match(wrapper: Wrapper) -> None:
     assert wrapper.match("https://tea.example/category/green/").category == "green"
     assert wrapper.match("https://tea.example/item/5").kind is Kind.ITEM
 
 
-def test_a_generated_spider_can_be_made(generated: type[WrapperSpider]) -> None:
+def test_generated_spider_can_be_created(generated: type[WrapperSpider]) -> None:
     assert generated().start_urls == ["https://tea.example"]
 
 
-def test_the_template_is_listed_beside_scrapy_s_own(tmp_path: Path) -> None:
+def test_template_is_listed_with_scrapys_templates(tmp_path: Path) -> None:
     listed = genspider(tmp_path, "--list").stdout.split()
     assert {"basic", "wrapper"} <= set(listed)

@@ -16,14 +16,14 @@ HEADINGS = {"Options", "Pages And Feeds", "Pages", "Feeds", "Overload", "Global 
 
 @pytest.mark.parametrize("command", [replan.Command, simulate.Command])
 @pytest.mark.parametrize("columns", range(50, 130, 3))
-def test_the_middle_of_an_option_s_help_is_no_heading(
+def test_only_group_titles_are_underlined(
     command: type[FreshetCommand], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     parser = argparse.ArgumentParser(prog="scrapy", usage="scrapy")
-    made = command()
-    made.settings = Settings()
-    made.add_options(parser)
+    instance = command()
+    instance.settings = Settings()
+    instance.add_options(parser)
     lines = pairwise(parser.format_help().splitlines())
     underlined = {above.strip() for above, line in lines if line.startswith("===")}
     assert underlined <= HEADINGS | {"Usage"}

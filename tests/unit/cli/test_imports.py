@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 RUN = "from importlinter.cli import lint_imports_command as run; run()"
 LAYERED = ("crawler", "spiders", "pipelines", "schedules")
-MAX_LINES, MAX_LOOSE, MAX_PACKAGES = 700, 8, 15
+MAX_LINES, MAX_TOP_LEVEL_MODULES, MAX_PACKAGES = 700, 8, 15
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def modules() -> list[str]:
     return [*parts, *LAYERED[1:]]
 
 
-def test_the_contracts_hold() -> None:
+def test_import_contracts_hold() -> None:
     checked = lint(ROOT)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -47,17 +47,17 @@ def test_every_module_has_one_layer() -> None:
     placed = layers()
     assert len(placed) == len(set(placed))
     unplaced = sorted(set(modules()) - set(placed))
-    assert not unplaced, f"give them a layer in pyproject.toml: {', '.join(unplaced)}"
+    assert not unplaced, f"add these modules to a layer in pyproject.toml: {', '.join(unplaced)}"
 
 
-def test_the_house_stays_small() -> None:
+def test_modules_stay_short_and_packages_few() -> None:
     """Check that modules stay short and that `crawler/` has few top-level modules."""
     sources = [path for package in LAYERED for path in (ROOT / package).rglob("*.py")]
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
     assert [path for path, lines in lengths.items() if lines > MAX_LINES] == []
-    loose = [path for path in (ROOT / "crawler").glob("*.py") if path.stem != "__init__"]
+    top_level = [path for path in (ROOT / "crawler").glob("*.py") if path.stem != "__init__"]
     packages = list((ROOT / "crawler").glob("*/__init__.py"))
-    assert (len(loose) <= MAX_LOOSE, len(packages) <= MAX_PACKAGES) == (True, True)
+    assert (len(top_level) <= MAX_TOP_LEVEL_MODULES, len(packages) <= MAX_PACKAGES) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_the_house_stays_small() -> None:
         ("spiders/bad.py", "import pipelines.content", "Imports point down"),
     ],
 )
-def test_a_violation_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:
+def test_violation_is_detected(tmp_path: Path, module: str, line: str, contract: str) -> None:
     (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
     for package in LAYERED:
-        copy_of(ROOT / package, tmp_path / package)
+        copy_package(ROOT / package, tmp_path / package)
     (tmp_path / module).write_text(line + "\n", encoding="utf-8")
     checked = lint(tmp_path)
     assert checked.returncode == 1, checked.stdout + checked.stderr
@@ -81,7 +81,7 @@ def test_a_violation_is_found(tmp_path: Path, module: str, line: str, contract: 
     assert any(row.startswith(contract) for row in broken), checked.stdout
 
 
-def copy_of(source: Path, target: Path) -> None:
+def copy_package(source: Path, target: Path) -> None:
     """Copy the Python files of a package."""
     for path in source.rglob("*.py"):
         copied = target / path.relative_to(source)

@@ -7,18 +7,18 @@ from crawler.reports.duplicates import GAP, MAX_SENTENCES, Row, is_long, rows, s
 TEXT = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 
 
-def shown(left: str, right: str) -> list[tuple[str, str, str]]:
+def compared_rows(left: str, right: str) -> list[tuple[str, str, str]]:
     return [(row.mark, row.left, row.right) for row in rows(left, right)]
 
 
-def marked(row: Row) -> tuple[list[str], list[str]]:
+def marked_words(row: Row) -> tuple[list[str], list[str]]:
     return (
         [row.left[start:stop] for start, stop in row.left_spans],
         [row.right[start:stop] for start, stop in row.right_spans],
     )
 
 
-def test_sentences_of_several_languages() -> None:
+def test_splits_sentences_in_several_languages() -> None:
     assert sentences('He said "No." Then 3.5 km.\nNew line… End') == [
         'He said "No."', "Then 3.5 km.", "New line…", "End",
     ]  # fmt: skip
@@ -35,7 +35,7 @@ def test_sentences_of_several_languages() -> None:
     ]
 
 
-def test_what_never_ends_is_cut_and_control_characters_go() -> None:
+def test_long_sentences_are_split_and_control_characters_removed() -> None:
     words = sentences("word " * 200)
     assert len(words) > 1
     assert " ".join(words) == ("word " * 200).strip()
@@ -44,42 +44,42 @@ def test_what_never_ends_is_cut_and_control_characters_go() -> None:
     assert sentences("") == []
 
 
-def test_texts_that_are_the_same_but_for_case_and_space() -> None:
+def test_texts_equal_except_case_and_spaces_are_collapsed() -> None:
     assert rows(TEXT, TEXT.upper().replace(" ", "  ")) == [Row(GAP, left_out=4)]
 
 
-def test_a_changed_sentence_stands_beside_the_old_one() -> None:
+def test_changed_sentence_is_aligned_with_the_old_one() -> None:
     pairs = rows(TEXT, TEXT.replace("Monday", "Tuesday").replace("on", "at", 1))
     assert [row.mark for row in pairs] == ["|", " ", GAP]
-    assert marked(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
+    assert marked_words(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
     assert pairs[2].left_out == 2
 
 
-def test_added_and_removed_sentences() -> None:
-    assert shown(TEXT, TEXT.replace(" It was closed for two years.", "")) == [
+def test_added_and_removed_sentences_have_no_counterpart() -> None:
+    assert compared_rows(TEXT, TEXT.replace(" It was closed for two years.", "")) == [
         (" ", "The museum opens on Monday.", "The museum opens on Monday."),
         ("<", "It was closed for two years.", ""),
         (" ", "Come and see!", "Come and see!"),
         (GAP, "", ""),
     ]
-    assert shown("", "New.") == [(">", "", "New.")]
+    assert compared_rows("", "New.") == [(">", "", "New.")]
     assert rows("", "") == []
 
 
-def test_an_edited_sentence_is_found_beside_new_ones() -> None:
+def test_edited_sentence_is_aligned_despite_insertions() -> None:
     right = TEXT.replace(
         "It was closed for two years.",
         "Something new stands here instead. It was closed for three years.",
     )
-    assert [mark for mark, _, _ in shown(TEXT, right)] == [" ", ">", "|", " ", GAP]
+    assert [mark for mark, _, _ in compared_rows(TEXT, right)] == [" ", ">", "|", " ", GAP]
 
 
-def test_chinese_words_that_differ() -> None:
+def test_marks_differing_chinese_words() -> None:
     (row,) = rows("博物馆星期一重新开放。", "博物馆星期二重新开放。")
-    assert marked(row) == (["一"], ["二"])
+    assert marked_words(row) == (["一"], ["二"])
 
 
-def test_of_long_texts_the_beginnings_are_shown() -> None:
+def test_only_beginnings_of_long_texts_are_compared() -> None:
     left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
     assert is_long(left)
     assert not is_long(TEXT)

@@ -34,7 +34,7 @@ def test_the_components_are_added(name: str) -> None:
 
 
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_own_components_come_beside_and_freshet_s_can_be_switched_off(priority: str) -> None:
+def test_project_can_add_and_disable_components(priority: str) -> None:
     pipelines = with_addon(
         priority, ITEM_PIPELINES={"own.Pipeline": 5, "pipelines.outcomes.ChangesPipeline": None}
     ).getdict("ITEM_PIPELINES")
@@ -43,20 +43,20 @@ def test_own_components_come_beside_and_freshet_s_can_be_switched_off(priority: 
     assert pipelines["pipelines.storage.StoragePipeline"] == 900
 
 
-def test_settings_of_the_project_win() -> None:
+def test_project_settings_take_precedence() -> None:
     settings = with_addon(ROBOTSTXT_OBEY=False, USER_AGENT="mine")
     assert not settings.getbool("ROBOTSTXT_OBEY")
     assert settings["USER_AGENT"] == "mine"
 
 
-def test_the_user_agent_names_a_contact_where_there_is_one() -> None:
+def test_user_agent_includes_contact_if_set() -> None:
     assert politeness_settings(Config.load(contact="a@b.example"))["USER_AGENT"].endswith(
         " (+a@b.example)"
     )
     assert "+" not in politeness_settings(Config.load(contact=""))["USER_AGENT"]
 
 
-def test_politeness_settings_are_in_scrapy_s_units() -> None:
+def test_politeness_settings_use_scrapys_units() -> None:
     scrapy = politeness_settings(
         Config.load(response_mb=2, response_seconds=7, throttle_concurrency=3)
     )
@@ -65,7 +65,7 @@ def test_politeness_settings_are_in_scrapy_s_units() -> None:
     assert scrapy["AUTOTHROTTLE_TARGET_CONCURRENCY"] == 3
 
 
-def test_a_page_is_polite_by_default() -> None:
+def test_crawling_is_polite_by_default() -> None:
     settings = with_addon()
     assert settings.getbool("ROBOTSTXT_OBEY")
     assert settings.getbool("AUTOTHROTTLE_ENABLED")

@@ -29,7 +29,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Config.model_config, "env_file", None)
 
 
-def test_every_knob_has_a_default_and_a_description() -> None:
+def test_every_setting_has_a_default_and_a_description() -> None:
     Config.load()
     undescribed = [name for name, field in Config.model_fields.items() if not field.description]
     assert undescribed == []
@@ -67,14 +67,14 @@ def test_descriptions_list_all_choices(name: str, choices: tuple[str, ...]) -> N
         ("keep_runs_days", 90),
     ],
 )
-def test_the_defaults_are_those_of_the_documentation(name: str, default: object) -> None:
+def test_defaults_match_the_documentation(name: str, default: object) -> None:
     assert getattr(Config.load(), name) == default
 
 
-def test_feeds_may_wait_longer_than_pages_unless_a_limit_is_set() -> None:
-    usual = Config.load()
-    assert usual.longest_hours(feeds=False) == MAX_WEEKS * WEEK_HOURS
-    assert usual.longest_hours(feeds=True) == MAX_FEED_WEEKS * WEEK_HOURS
+def test_default_max_interval_is_longer_for_feeds() -> None:
+    default_config = Config.load()
+    assert default_config.longest_hours(feeds=False) == MAX_WEEKS * WEEK_HOURS
+    assert default_config.longest_hours(feeds=True) == MAX_FEED_WEEKS * WEEK_HOURS
     limited = Config.load(max_interval_hours=100)
     assert (limited.longest_hours(feeds=False), limited.longest_hours(feeds=True)) == (100, 100)
 
@@ -92,14 +92,14 @@ def test_feeds_may_wait_longer_than_pages_unless_a_limit_is_set() -> None:
         ("FRESHET_MONGO_URI", "mongodb://two/", "mongo_uri", "mongodb://two/"),
     ],
 )
-def test_a_variable_of_the_environment_sets_a_knob(
+def test_environment_variable_sets_a_setting(
     variable: str, text: str, name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, text)
     assert getattr(Config.load(), name) == value
 
 
-def test_the_common_name_of_the_uri_wins_over_the_prefixed_one(
+def test_mongo_uri_takes_precedence_over_prefixed_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FRESHET_MONGO_URI", "mongodb://prefixed/")
@@ -107,7 +107,7 @@ def test_the_common_name_of_the_uri_wins_over_the_prefixed_one(
     assert Config.load().mongo_uri == "mongodb://common/"
 
 
-def test_the_env_file_is_read_and_the_environment_wins_over_it(
+def test_environment_takes_precedence_over_env_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / ".env"
@@ -126,11 +126,11 @@ def test_the_env_file_is_read_and_the_environment_wins_over_it(
     ],
     ids=["two names", "any white space", "empty: strip nothing"],
 )
-def test_parameters_to_strip_are_one_string_of_names(text: str, names: tuple[str, ...]) -> None:
+def test_strip_parameters_are_split_on_white_space(text: str, names: tuple[str, ...]) -> None:
     assert Config.of(Settings({"FRESHET_STRIP_PARAMETERS": text})).strip_parameters == names
 
 
-def test_scrapy_settings_lie_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapy_settings_take_precedence_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRESHET_IN_FLIGHT", "7")
     monkeypatch.setenv("FRESHET_COMMIT_SIZE", "8")
     config = Config.of(Settings({"FRESHET_IN_FLIGHT": "9"}))
@@ -138,11 +138,11 @@ def test_scrapy_settings_lie_over_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["MONGO_URI", "FRESHET_MONGO_URI"])
-def test_scrapy_settings_take_both_names_of_the_uri(name: str) -> None:
+def test_scrapy_settings_accept_both_names_of_the_uri(name: str) -> None:
     assert Config.of(Settings({name: "mongodb://three/"})).mongo_uri == "mongodb://three/"
 
 
-def test_settings_of_another_name_are_no_knobs() -> None:
+def test_settings_without_the_prefix_are_ignored() -> None:
     assert Config.of(Settings({"IN_FLIGHT": "9", "BOT_NAME": "x"})) == Config.load()
 
 
@@ -169,7 +169,7 @@ def test_settings_of_another_name_are_no_knobs() -> None:
     ],
 )
 @pytest.mark.parametrize("source", ["environment", "settings"])
-def test_a_bad_value_is_one_line_with_the_name_of_the_variable(
+def test_invalid_value_error_is_one_line_naming_the_variable(
     source: str, variable: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings()
@@ -183,18 +183,18 @@ def test_a_bad_value_is_one_line_with_the_name_of_the_variable(
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_value_does_not_show_where_it_was_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_value_error_hides_the_original_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRESHET_IN_FLIGHT", "many")
     with pytest.raises(ConfigError) as caught:
         Config.load()
     assert caught.value.__suppress_context__
 
 
-def test_a_config_cannot_be_changed() -> None:
+def test_config_is_immutable() -> None:
     with pytest.raises(ValidationError):
         Config.load().in_flight = 3
 
 
 @pytest.mark.parametrize(("memory_gb", "cache_gb"), [(1, 0.5), (4, 0.5), (8, 1), (24, 2), (64, 2)])
-def test_the_embedded_server_takes_a_part_of_the_memory(memory_gb: float, cache_gb: float) -> None:
+def test_embedded_server_cache_depends_on_memory(memory_gb: float, cache_gb: float) -> None:
     assert default_cache_gb(memory_gb) == cache_gb

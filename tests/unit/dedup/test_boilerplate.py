@@ -1,4 +1,4 @@
-"""Boilerplate: learned from posts with text of their own, then excluded from the comparison."""
+"""Boilerplate is learned from posts with different texts and excluded from comparisons."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ THRESHOLD = 0.7
 CJK = [chr(point) for point in range(0x4E00, 0x4E00 + 3000)]
 
 
-def framed(seed: int, words: int = 12) -> str:
+def with_boilerplate(seed: int, words: int = 12) -> str:
     """Return a one-line post that consists mostly of boilerplate."""
     menu, footer = text(1, 60), text(2, 40)
     return f"{menu} {text(1000 + seed, words)} {footer}"
 
 
-def framed_cjk(seed: int) -> str:
+def cjk_with_boilerplate(seed: int) -> str:
     """Return a Chinese post, which has no spaces, that consists mostly of boilerplate."""
     random, own = Random(1), Random(1000 + seed)
     menu = "".join(random.choices(CJK, k=120))
@@ -63,21 +63,21 @@ def taught(texts: list[str], source: str = "feed") -> Table:
     return table
 
 
-@pytest.mark.parametrize("make", [framed, framed_cjk])
-def test_posts_of_one_frame_are_alike_until_it_is_known(make) -> None:
+@pytest.mark.parametrize("make", [with_boilerplate, cjk_with_boilerplate])
+def test_shared_boilerplate_counts_until_it_is_learned(make) -> None:
     table = taught([make(seed) for seed in range(MIN_POSTS)])
     one, other = make(50), make(51)
     assert sketch(one).similarity(sketch(other)) >= THRESHOLD
     assert sketch(one, table).similarity(sketch(other, table)) < 0.3
 
 
-@pytest.mark.parametrize("make", [framed, framed_cjk])
+@pytest.mark.parametrize("make", [with_boilerplate, cjk_with_boilerplate])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_copy_is_found_wherever_its_words_are_changed(make, seed: int) -> None:
+def test_copy_is_found_wherever_it_was_edited(make, seed: int) -> None:
     table = taught([make(other) for other in range(5)])
     words = make(50 + seed)
     random, at = Random(seed), words
-    if make is framed:
+    if make is with_boilerplate:
         copy = edited(words, 3, seed)
     else:
         place = random.randrange(len(at) - 2)
@@ -85,8 +85,8 @@ def test_a_copy_is_found_wherever_its_words_are_changed(make, seed: int) -> None
     assert sketch(copy, table).similarity(sketch(words, table)) >= THRESHOLD
 
 
-def test_posts_of_one_source_with_different_titles_are_as_alike_as_what_else_they_have() -> None:
-    table = taught([framed(seed) for seed in range(5)])
+def test_titles_separate_posts_unless_own_texts_are_equal() -> None:
+    table = taught([with_boilerplate(seed) for seed in range(5)])
     menu, footer = text(1, 60), text(2, 40)
 
     def titled(words: str, title: str | None, source: str = "feed") -> Sketch:
@@ -94,9 +94,9 @@ def test_posts_of_one_source_with_different_titles_are_as_alike_as_what_else_the
         made = by_characters(post.text) if post else None
         assert post is not None
         assert made is not None
-        weighed_ = weighed(made, post, table)
-        assert weighed_.own is not None
-        return Sketch.decode(weighed_.encode())
+        weighted = weighed(made, post, table)
+        assert weighted.own is not None
+        return Sketch.decode(weighted.encode())
 
     words = text(50, 12)
     one, other = words, edited(words, 3)
@@ -107,30 +107,31 @@ def test_posts_of_one_source_with_different_titles_are_as_alike_as_what_else_the
     assert titled(one, "News").similarity(titled(one, "More news")) == 1
 
 
-def test_a_copy_of_all_is_found_at_a_source_without_that_boilerplate() -> None:
-    table = taught([framed(other) for other in range(5)])
-    another, copies, others = sketch(framed(90, 20), table), 0, 0
+def test_full_copy_is_found_in_source_without_boilerplate() -> None:
+    table = taught([with_boilerplate(other) for other in range(5)])
+    another, copies, others = sketch(with_boilerplate(90, 20), table), 0, 0
     for seed in range(100):
-        words = framed(100 + seed, 20)
+        words = with_boilerplate(100 + seed, 20)
         copy = sketch(edited(words, 2, seed))
         copies += copy.similarity(sketch(words, table)) >= THRESHOLD
         others += copy.similarity(another) >= THRESHOLD
-    # The estimate uses 128 values, so up to 10 % of a different post can look like our text.
+    # The estimate uses only 128 values, so a few copies may miss their original or match an
+    # unrelated post.
     assert copies >= 98
     assert others <= 10
 
 
-def test_a_copy_is_found_in_the_frame_of_another_source() -> None:
-    here = taught([framed(seed) for seed in range(5)])
-    there = taught([f"{text(7, 90)} {text(500 + s, 40)}" for s in range(5)], "other")
+def test_copy_is_found_within_other_boilerplate() -> None:
+    first_table = taught([with_boilerplate(seed) for seed in range(5)])
+    second_table = taught([f"{text(7, 90)} {text(500 + s, 40)}" for s in range(5)], "other")
     body = text(300, 40)
     one = f"{text(1, 60)} {body} {text(2, 40)}"
     other = f"{text(7, 90)} {body}"
     assert sketch(one).similarity(sketch(other)) < THRESHOLD
-    assert sketch(one, here).similarity(sketch(other, there)) >= THRESHOLD
+    assert sketch(one, first_table).similarity(sketch(other, second_table)) >= THRESHOLD
 
 
-def test_what_is_repeated_does_not_become_boilerplate() -> None:
+def test_repeated_posts_do_not_become_boilerplate() -> None:
     same = [text(5)] * 1000
     copies = [edited(text(6), 3, seed) for seed in range(12)]
     daily = [f"{text(8)} 12 May 20{day:02} {day} degrees" for day in range(60)]
@@ -140,7 +141,7 @@ def test_what_is_repeated_does_not_become_boilerplate() -> None:
         assert sketch(texts[-1], table).similarity(sketch(texts[0], table)) >= THRESHOLD
 
 
-def test_a_table_is_bounded() -> None:
+def test_table_size_is_bounded() -> None:
     table = Table("feed")
     for number in range(300):
         long = text(number, 800) + text(number // 5, 400)
@@ -151,33 +152,33 @@ def test_a_table_is_bounded() -> None:
     assert sourced("feed", "a" * 20_001) is None
 
 
-def test_posts_from_before_are_pending_once() -> None:
-    table = taught([framed(seed) for seed in range(MIN_POSTS - 1)])
+def test_earlier_posts_become_pending_when_boilerplate_is_found() -> None:
+    table = taught([with_boilerplate(seed) for seed in range(MIN_POSTS - 1)])
     assert table.pending == {}
-    table.learn("late", given(framed(70)))
+    table.learn("late", given(with_boilerplate(70)))
     assert set(table.pending) == {f"p{n}" for n in range(MIN_POSTS - 1)} | {"late"}
 
 
-def test_what_two_workers_learn_at_the_same_moment_comes_together() -> None:
+def test_concurrent_updates_of_two_workers_are_merged() -> None:
     """Check that the second worker adds its posts to those the first worker stored."""
     late = Table("feed")
-    late.learn("late", given(framed(71)))
-    stored = taught([framed(1), framed(2)])
+    late.learn("late", given(with_boilerplate(71)))
+    stored = taught([with_boilerplate(1), with_boilerplate(2)])
     stored.take_over(late)
     assert set(stored.pending) == set(stored.posts) == {"p0", "p1", "late"}
     assert stored.common.size > 50
-    # Boilerplate that other workers learned after the late worker compared its post.
-    stored = taught([framed(seed) for seed in range(5)])
+    # Other workers learned boilerplate after the late worker compared its post.
+    stored = taught([with_boilerplate(seed) for seed in range(5)])
     before = stored.version
     stored.pending.clear()
     stored.take_over(late)
     assert stored.pending["late"] == before
 
 
-def test_a_full_source_learns_from_a_sample_and_from_edits() -> None:
-    table = taught([framed(seed) for seed in range(EAGER_POSTS - 1)])
+def test_known_source_learns_from_a_sample_and_from_edits() -> None:
+    table = taught([with_boilerplate(seed) for seed in range(EAGER_POSTS - 1)])
     assert all(table.wants(f"new{number}", number) for number in range(8))
-    table.learn("last", given(framed(99)))
+    table.learn("last", given(with_boilerplate(99)))
     wanted = [number for number in range(100) if table.wants(f"new{number}", number)]
     assert wanted == list(range(0, 100, SAMPLED_POSTS))
     assert table.wants("last", 1)
@@ -186,20 +187,20 @@ def test_a_full_source_learns_from_a_sample_and_from_edits() -> None:
 def test_an_edit_of_a_post_does_not_count_twice() -> None:
     table = Table("feed")
     for seed in range(10):
-        table.learn("same", given(framed(seed)))
+        table.learn("same", given(with_boilerplate(seed)))
     assert table.common.size == 0
     assert len(table.posts) == 1
 
 
 @pytest.mark.parametrize("words", ["", "short", "a" * 500, "\U0001f600" * 100, "\ud800 lone " * 20])
-def test_any_text_can_be_learned(words: str) -> None:
+def test_table_learns_any_text(words: str) -> None:
     table = taught([words] * 5 + [f"{words} {text(1, 30)}"])
     made = by_characters(words)
     if made is not None:
         assert weighed(made, given(words), table).similarity(made) >= 0
 
 
-def test_marks_of_a_passage_do_not_depend_on_what_stands_around_it() -> None:
+def test_marks_of_a_passage_do_not_depend_on_its_context() -> None:
     passage = text(3, 60)
     alone = set(marks_of(code_points(passage)).hashes.tolist())
     inside = set(marks_of(code_points(f"{text(4)} {passage} {text(5)}")).hashes.tolist())
@@ -207,7 +208,7 @@ def test_marks_of_a_passage_do_not_depend_on_what_stands_around_it() -> None:
     assert alone <= inside
 
 
-def test_a_tally_counts_as_a_dictionary_does() -> None:
+def test_tally_counts_match_a_dictionary() -> None:
     counts, latest = dict[int, int](), list[set[int]]()
     tally = Tally([], np.empty(0, np.uint32))
     for number in range(200):
@@ -236,9 +237,9 @@ def test_a_tally_counts_as_a_dictionary_does() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_weighed_sketch_is_stored_as_it_is(seed: int) -> None:
-    table = taught([framed(other) for other in range(5)])
-    made = sketch(framed(60 + seed), table)
+def test_weighted_sketch_survives_a_round_trip(seed: int) -> None:
+    table = taught([with_boilerplate(other) for other in range(5)])
+    made = sketch(with_boilerplate(60 + seed), table)
     assert made.own is not None
     back = Sketch.decode(made.encode())
     assert back.own is not None
@@ -259,7 +260,7 @@ def test_a_weighed_sketch_is_stored_as_it_is(seed: int) -> None:
     ],
     ids=["short", "long", "after a mark", "before a mark"],
 )
-def test_a_short_gap_between_marks_of_boilerplate_is_boilerplate(
+def test_short_gap_between_boilerplate_marks_is_covered(
     gap: int, chosen: list[bool], is_covered: bool
 ) -> None:
     size, starts = 30, np.array([20, 50 + gap], np.int32)
@@ -269,18 +270,18 @@ def test_a_short_gap_between_marks_of_boilerplate_is_boilerplate(
     assert [bool(mask[start : start + size].all()) for start in starts] == chosen
 
 
-def test_posts_of_a_known_source_are_compared_again_after_many_posts() -> None:
-    table = taught([framed(seed) for seed in range(MIN_POSTS)])
+def test_known_source_is_reviewed_once_per_many_posts() -> None:
+    table = taught([with_boilerplate(seed) for seed in range(MIN_POSTS)])
     assert table.is_new
     assert table.pending
     assert [table.needs_review(1) for _ in range(2)] == [True, True]
-    table = taught([framed(seed) for seed in range(EAGER_POSTS)])
-    # Immediately after a time without changes, then once for many posts.
+    table = taught([with_boilerplate(seed) for seed in range(EAGER_POSTS)])
+    # The first review follows immediately, the next one after POSTS_A_REVIEW posts.
     assert [table.needs_review(POSTS_A_REVIEW // 2) for _ in range(4)] == [True, False] * 2
 
 
-def test_posts_that_were_compared_again_wait_no_longer() -> None:
-    table = taught([framed(seed) for seed in range(MIN_POSTS)])
+def test_reviewed_posts_are_no_longer_pending() -> None:
+    table = taught([with_boilerplate(seed) for seed in range(MIN_POSTS)])
     later = {**table.pending, "p0": table.version + 1}
     table.pending = later.copy()
     table.note({"p0": table.version, "p1": table.version})
@@ -288,7 +289,7 @@ def test_posts_that_were_compared_again_wait_no_longer() -> None:
     assert table.revision == 1
 
 
-def test_a_table_that_rarely_changes_is_rarely_checked() -> None:
+def test_rarely_changing_table_is_rarely_checked() -> None:
     table = Table("feed", changed_at=100.0, checked_at=104.0)
     assert table.is_fresh(104.3)
     assert not table.is_fresh(104.5)

@@ -1,4 +1,4 @@
-"""Text, date, and bands that a post is compared by."""
+"""The text, date, and bands by which posts are compared."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}
 
 
-def test_a_main_text_is_compared_under_its_title() -> None:
+def test_compared_text_is_title_and_main_text() -> None:
     assert text_of("Tea", "Grown in rows.", {"title": "Tea", "author": "Ann"}, None) == (
         "Tea\nGrown in rows."
     )
 
 
-def test_without_a_main_text_all_fields_are_compared_but_links() -> None:
+def test_without_main_text_all_fields_except_links_are_compared() -> None:
     text = text_of("It", None, BOOK, None)
     assert text == 'It\n{"amount": 9.5, "currency": "GBP"}'
     assert is_record(None, None, text)
 
 
-def test_a_wrapper_names_what_is_compared() -> None:
+def test_site_definition_selects_compared_fields() -> None:
     fields = BOOK | {"blurb": "A clown.", "tags": ["horror", "town"], "stock": 3, "none": None}
     names = ("blurb", "tags", "stock", "none", "absent", "main_text")
     assert text_of("It", "Text.", fields, names) == "A clown.\nhorror town\n3\nText."
     assert not is_record(None, names, "A clown.")
 
 
-def test_few_words_of_a_text_are_no_record() -> None:
+def test_short_main_text_is_not_a_record() -> None:
     assert not is_record("Comments", None, "Title\nComments")
 
 
@@ -49,11 +49,11 @@ def test_few_words_of_a_text_are_no_record() -> None:
         (datetime(1970, 1, 1, tzinfo=UTC), SEEN),
     ],
 )
-def test_a_date_counts_where_it_can_be(published: datetime | None, created: datetime) -> None:
+def test_implausible_date_is_ignored(published: datetime | None, created: datetime) -> None:
     assert created_at(published, SEEN) == created
 
 
-def test_hot_bands_are_the_latest_ones() -> None:
+def test_hot_bands_keep_the_most_recent_bands() -> None:
     hot = HotBands()
     hot.add([1, 2])
     assert hot.among(frozenset({2, 3})) == {2}
@@ -70,7 +70,7 @@ def site(**keys: object) -> Wrapper:
     return Wrapper.of(given | keys, "x.toml")
 
 
-def test_a_wrapper_says_whether_and_by_what_posts_are_compared() -> None:
+def test_site_definition_configures_duplicate_comparison() -> None:
     assert (site().duplicates, site().compared) == (True, None)
     assert site(duplicates=False).duplicates is False
     assert site(duplicates="blurb").compared == ("blurb",)
@@ -85,6 +85,6 @@ def test_a_wrapper_says_whether_and_by_what_posts_are_compared() -> None:
         ([], "the list is empty"),
     ],
 )
-def test_a_mistake_in_what_is_compared_is_named(duplicates: list[str], cause: str) -> None:
+def test_invalid_duplicates_setting_is_rejected(duplicates: list[str], cause: str) -> None:
     with pytest.raises(WrapperError, match=cause):
         site(duplicates=duplicates, fields={"blurb": "p"})

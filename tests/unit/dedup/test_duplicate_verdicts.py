@@ -1,4 +1,4 @@
-"""Verdicts on two posts: how similar their texts are, and what is stored about them."""
+"""Verdicts on two posts, from the similarity of their texts and their stored state."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ B = side("b", edited(LONG, 3))
 COPY = {"cluster": 1, "original": "a"}
 
 
-def test_two_texts_are_measured_in_three_ways() -> None:
+def test_measures_bands_estimate_and_exact_similarity() -> None:
     measures = measure(A, B)
     assert (measures.of_bands, 0 < measures.shared_bands < 16) == (16, True)
     assert measures.exact["5 characters"] == pytest.approx(measures.similarity, abs=0.1)
 
 
-def test_bands_are_those_that_can_be_the_same() -> None:
+def test_counts_only_bands_that_both_posts_can_share() -> None:
     short, middle = side("s", text(2, words=30)), side("m", text(2, words=50))
     assert measure(short, middle).of_bands == 25
     assert measure(middle, middle).of_bands == measure(middle, middle).shared_bands == 41
@@ -52,7 +52,7 @@ def test_bands_are_those_that_can_be_the_same() -> None:
     assert (measures.shared_bands, measures.of_bands, measures.similarity) == (15, 15, 1.0)
 
 
-def test_a_copy_and_its_original() -> None:
+def test_verdict_on_copy_and_original() -> None:
     a, b = replace(A, **COPY), replace(B, **COPY)
     assert verdict_text(a, b) == "duplicates: B is a copy of A since 2026-03-02 12:00"
     assert verdict_text(b, a) == "duplicates: A is a copy of B since 2026-03-02 12:00"
@@ -60,7 +60,7 @@ def test_a_copy_and_its_original() -> None:
     assert verdict_text(b, third) == "duplicates: both are copies of a"
 
 
-def test_copies_that_are_not_alike_themselves() -> None:
+def test_verdict_on_dissimilar_copies_of_one_original() -> None:
     a, other = replace(A, **COPY), side("c", text(7), **COPY)
     assert verdict_text(a, other).endswith(" (through another copy, which is similar to both)")
     assert verdict_text(replace(B, **COPY), other).endswith(
@@ -82,30 +82,30 @@ def test_copies_that_are_not_alike_themselves() -> None:
         (B, "the bands they share belonged to other posts when they were stored"),
     ],
 )
-def test_posts_that_are_alike_and_not_marked(b: ComparedPost, why: str) -> None:
+def test_verdict_explains_unmarked_similar_posts(b: ComparedPost, why: str) -> None:
     assert verdict_text(A, b).startswith(f"similar, but not marked as duplicates: {why}")
 
 
-def test_posts_in_two_clusters() -> None:
+def test_verdict_on_posts_in_two_clusters() -> None:
     a, b = replace(A, cluster=1, original="x"), replace(B, cluster=2, original="y")
     assert verdict_text(a, b).endswith("to the posts of its own cluster when it was stored")
 
 
-def test_posts_that_share_no_band() -> None:
+def test_verdict_on_similar_posts_without_a_shared_band() -> None:
     measured = Measured(0, 16, 0.71, {"5 characters": 0.7})
     assert verdict(A, B, measured, SCHEME).endswith("a lookup of one does not find the other")
 
 
-def test_a_label_is_the_reason_only_where_it_has_been_applied() -> None:
+def test_verdict_mentions_only_applied_labels() -> None:
     a, b = replace(A, **COPY), replace(B, **COPY)
-    found = measure(a, b)
-    assert verdict(a, b, found, SCHEME, label=True) == "duplicates: labeled as the same"
-    assert verdict(A, B, found, SCHEME, label=False) == "not duplicates: labeled as such"
-    assert verdict(a, b, found, SCHEME, label=False) == verdict_text(a, b)
-    assert verdict(A, B, found, SCHEME, label=True) == verdict_text(A, B)
+    measures_ab = measure(a, b)
+    assert verdict(a, b, measures_ab, SCHEME, label=True) == "duplicates: labeled as the same"
+    assert verdict(A, B, measures_ab, SCHEME, label=False) == "not duplicates: labeled as such"
+    assert verdict(a, b, measures_ab, SCHEME, label=False) == verdict_text(a, b)
+    assert verdict(A, B, measures_ab, SCHEME, label=True) == verdict_text(A, B)
 
 
-def test_posts_that_are_different() -> None:
+def test_verdict_on_different_posts() -> None:
     assert verdict_text(A, side("b", text(7))).endswith("is below 0.70")
     nearly = Measured(1, 16, 0.68, {"5 characters": 0.72})
     assert verdict(A, B, nearly, SCHEME) == (
@@ -114,7 +114,7 @@ def test_posts_that_are_different() -> None:
     assert verdict_text(A, side("b", "ok")).endswith("the shingles by which the other is compared")
 
 
-def test_a_post_without_text_is_like_nothing() -> None:
+def test_post_without_text_is_not_a_duplicate() -> None:
     empty = ComparedPost("b", "", None)
     assert verdict_text(A, empty) == "not duplicates: B has no text to compare"
     assert verdict_text(empty, empty) == "not duplicates: A has no text to compare"

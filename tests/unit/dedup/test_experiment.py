@@ -30,14 +30,14 @@ def ignore(_: str) -> None:
     """Discard progress messages."""
 
 
-# Numbers printed in the paper.
+# Numbers printed in the paper
 
 
 @pytest.mark.parametrize(
     ("scheme", "at_1_5_million", "printed"),
     [("B6D1", 15.4, 14.9), ("R15D2", 44.0, 42.6), ("R1D3", 57.2, 55.0)],
 )
-def test_the_printed_worst_cases_fit_a_million_documents(
+def test_printed_worst_cases_are_for_a_million_documents(
     scheme: str, at_1_5_million: float, printed: float
 ) -> None:
     paper = SCHEMES[scheme]
@@ -46,7 +46,7 @@ def test_the_printed_worst_cases_fit_a_million_documents(
     assert paper.worst_reads(1_000_000) == pytest.approx(printed, rel=0.015)
 
 
-def test_the_formulas_are_trees_times_height() -> None:
+def test_worst_reads_are_trees_times_height() -> None:
     million = math.log2(1_000_000)
     assert SCHEMES["B6D1"].worst_reads(1_000_000) == pytest.approx(0.75 * million)
     assert SCHEMES["R15D2"].worst_reads(1_000_000) == pytest.approx(2.14 * million, rel=0.002)
@@ -54,7 +54,7 @@ def test_the_formulas_are_trees_times_height() -> None:
     assert SCHEMES["R1D3"].worst_reads(1_000_000) == pytest.approx(2.34 * (million + 3.9), rel=1e-3)
 
 
-def test_the_printed_page_reads_are_of_ten_trees_in_both_schemes_of_pairs() -> None:
+def test_printed_page_reads_imply_ten_trees_for_pair_schemes() -> None:
     assert SCHEMES["R15D2"].trees_read == pytest.approx(10.2, abs=0.05)
     assert SCHEMES["R1D3"].trees_read == pytest.approx(10.2, abs=0.05)
     # More than the six trees of B6D1.
@@ -65,7 +65,7 @@ def test_the_printed_page_reads_are_of_ten_trees_in_both_schemes_of_pairs() -> N
 
 
 @pytest.mark.parametrize("edits", [1, 3, 5])
-def test_so_many_words_are_replaced_by_others(edits: int) -> None:
+def test_edits_replace_the_given_number_of_words(edits: int) -> None:
     text = " ".join(f"word{i}" for i in range(50)) + "\nend."
     words, new = words_of(text), words_of(edited(text, edits, REPLACE, OTHERS, Random(edits)))
     changed = [i for i, (old, now) in enumerate(zip(words, new, strict=True)) if old != now]
@@ -73,7 +73,7 @@ def test_so_many_words_are_replaced_by_others(edits: int) -> None:
     assert {new[i] for i in changed} <= set(OTHERS)
 
 
-def test_only_the_words_change() -> None:
+def test_edits_keep_white_space() -> None:
     assert edited("one\n two\t", 2, REPLACE, ["x"], Random(1)) == "x\n x\t"
 
 
@@ -85,13 +85,13 @@ def test_a_chinese_word_is_two_characters() -> None:
     assert "公司" in new
 
 
-def test_a_word_is_inserted_or_deleted_too() -> None:
+def test_edits_can_insert_or_delete_words() -> None:
     assert edited("one two", 2, ("insert",), ["x"], Random(1)) == "one x two x"
     assert edited("今天", 1, ("insert",), ["公司"], Random(1)) == "今天公司"
     assert edited("one two", 2, ("delete",), ["x"], Random(1)) == " "
 
 
-def test_a_text_of_fewer_words_changes_in_all_of_them() -> None:
+def test_edits_are_limited_to_the_number_of_words() -> None:
     assert edited("one two", 5, REPLACE, ["x"], Random(1)) == "x x"
     assert edited("", 5, REPLACE, ["x"], Random(1)) == ""
 
@@ -100,14 +100,14 @@ def test_a_word_is_never_replaced_by_itself() -> None:
     assert edited("x", 1, REPLACE, ["x"], Random(1)) == "xx"
 
 
-def test_the_script_of_most_characters_counts() -> None:
+def test_is_cjk_follows_the_majority_of_characters() -> None:
     assert is_cjk(CHINESE)
     assert is_cjk("今天天气 ok")
     assert not is_cjk("the word 天气")
     assert not is_cjk("")
 
 
-def test_copies_know_what_they_are_of() -> None:
+def test_copies_record_their_original() -> None:
     sample = [(7, "one two three four"), (9, CHINESE)]
     first, second = copies(sample, (2, 2), REPLACE, Random(1))
     assert (first.original, first.words, first.edits, first.cjk) == (7, 4, 2, False)
@@ -126,17 +126,17 @@ POSTS = lines({"id": "1", "text": "one"}, {"id": "2", "text": "two", "title": "T
 
 
 @pytest.mark.parametrize(
-    ("name", "packed"),
+    ("name", "compressed"),
     [("p.jsonl", POSTS), ("p.jsonl.gz", gzip.compress(POSTS)), ("p.xz", lzma.compress(POSTS))],
     ids=["plain", "gzip", "xz"],
 )
-def test_a_file_is_read_plain_or_packed(tmp_path: Path, name: str, packed: bytes) -> None:
-    (tmp_path / name).write_bytes(packed)
+def test_reads_plain_and_compressed_files(tmp_path: Path, name: str, compressed: bytes) -> None:
+    (tmp_path / name).write_bytes(compressed)
     assert list(File(tmp_path / name, None).texts()) == ["one", "two"]
     assert list(File(tmp_path / name, 1).texts()) == ["one"]
 
 
-def test_bad_lines_are_counted_told_and_skipped(tmp_path: Path) -> None:
+def test_invalid_lines_are_counted_reported_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "posts.jsonl"
     bad = b'no\n[1]\n{"id": 3}\n\n\xff\n{"text": "no id"}\n{"id": 4, "text": " "}\n'
     path.write_bytes(b'{"id": 1, "text": "one"}\n' + bad + POSTS)
@@ -149,16 +149,16 @@ def test_bad_lines_are_counted_told_and_skipped(tmp_path: Path) -> None:
     assert corpus.texts_of([2, 0]) == {0: "one", 2: "two"}
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_file_raises_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.jsonl: No such file or directory"):
         list(File(tmp_path / "none.jsonl", None).texts())
-    for name, packed in (("a.xz", lzma.compress(POSTS)), ("a.gz", gzip.compress(POSTS))):
-        (tmp_path / name).write_bytes(packed[:-9])
+    for name, data in (("a.xz", lzma.compress(POSTS)), ("a.gz", gzip.compress(POSTS))):
+        (tmp_path / name).write_bytes(data[:-9])
         with pytest.raises(ConfigError, match="broken data"):
             list(File(tmp_path / name, None).texts())
 
 
-def test_made_posts_have_10_to_800_words_of_zipfs_law() -> None:
+def test_synthetic_posts_have_10_to_800_zipf_distributed_words() -> None:
     corpus = Synthetic(300, seed=1)
     texts = list(corpus.texts())
     assert list(Synthetic(300, seed=1).texts()) == texts
@@ -176,7 +176,7 @@ def test_made_posts_have_10_to_800_words_of_zipfs_law() -> None:
 # The experiment
 
 
-def test_keys_of_all_posts_and_some_of_the_posts_themselves() -> None:
+def test_prepare_returns_keys_of_all_posts_and_a_sample() -> None:
     corpus = Synthetic(50, seed=1)
     rules = ["features", "LSH words"]
     prepared = prepare(corpus, rules, 10, Random(1), ignore)
@@ -188,7 +188,7 @@ def test_keys_of_all_posts_and_some_of_the_posts_themselves() -> None:
     assert len(prepare(corpus, [], 60, Random(1), ignore).sample) == 50
 
 
-def test_each_post_is_as_likely_to_be_copied() -> None:
+def test_posts_are_sampled_uniformly() -> None:
     class Numbers(Synthetic):
         def _text(self, number: int) -> str:
             return str(number)
@@ -227,15 +227,15 @@ def measured(*matches: list[int]) -> Measured:
     return Measured("R15D2", posts, np.array([0.001, 0.002, 0.003, 0.004]), 0.0002, 1200, 1.0)
 
 
-def test_found_is_the_copied_post_or_one_that_is_as_good() -> None:
+def test_recall_counts_the_original_or_an_equal_match() -> None:
     corpus = Three(3, 1)
     text = corpus.texts_of([0])[0]
     queries = [Query(0, text, 40, edits, cjk=False) for edits in (1, 1, 2, 2)]
     result = measured([0], [1], [2], [])
-    right = judge(corpus, queries, [result])["R15D2"]
-    assert right.tolist() == [True, True, False, False]
+    verdicts = judge(corpus, queries, [result])["R15D2"]
+    assert verdicts.tolist() == [True, True, False, False]
 
-    row = of_method(result, right, documents=3)
+    row = of_method(result, verdicts, documents=3)
     assert (row["recall"], row["wrong"]) == (0.5, 0.25)
     assert row["milliseconds"] == pytest.approx({"p50": 2.5, "mean": 2.5, "p99": 3.97})
     assert row["ping_milliseconds"] == pytest.approx(0.2)
@@ -243,14 +243,14 @@ def test_found_is_the_copied_post_or_one_that_is_as_good() -> None:
     assert (row["index_bytes"], row["index_bytes_per_post"]) == (1200, 400)
     assert row["paper"]["measured_seconds"] == 0.214
 
-    rows = recalls(queries, [result], {"R15D2": right})
+    rows = recalls(queries, [result], {"R15D2": verdicts})
     assert [(row["words"], row["edits"], row["copies"], row["recall"]) for row in rows] == [
         ([20, 49], 1, 2, {"features": 1.0}),
         ([20, 49], 2, 2, {"features": 0.0}),
     ]
 
 
-def test_how_alike_texts_are_is_exact() -> None:
+def test_alikeness_is_exact() -> None:
     assert alikeness("the same text", "The  same text") == 1
     assert alikeness("abcdefgh", "abcdefgx") == pytest.approx(3 / 5)
     assert alikeness(CHINESE, CHINESE[:-1]) == pytest.approx(9 / 10)
@@ -261,19 +261,19 @@ def test_how_alike_texts_are_is_exact() -> None:
 # Options
 
 
-def read(*words: str) -> argparse.Namespace:
+def parsed_options(*words: str) -> argparse.Namespace:
     # Loads all benchmarks.
     from tests.bench.__main__ import arguments
 
     return arguments().parse_args(["--experiment", *words])
 
 
-def test_the_defaults_are_the_papers() -> None:
-    opts = read()
+def test_defaults_match_the_paper() -> None:
+    opts = parsed_options()
     assert (opts.queries, opts.edits, opts.kinds, opts.method) == (1000, (1, 5), "replace", None)
 
 
-def test_the_methods_have_their_names() -> None:
+def test_methods_match_schemes_and_rules() -> None:
     assert set(SCHEMES) <= set(METHODS)
     assert {method.rule for method in METHODS.values()} == set(RULES)
 
@@ -285,10 +285,10 @@ def test_the_methods_have_their_names() -> None:
         ("--edits", "0-3"), ("--edits", "many"), ("--kinds", "swap"), ("--method", "B7"),
     ],
 )  # fmt: skip
-def test_mistakes_are_refused(words: tuple[str, ...]) -> None:
+def test_invalid_options_are_rejected(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit):
-        read(*words)
+        parsed_options(*words)
 
 
-def test_a_number_of_words_may_be_one() -> None:
-    assert read("--edits", "3").edits == (3, 3)
+def test_edits_option_accepts_a_single_number() -> None:
+    assert parsed_options("--edits", "3").edits == (3, 3)

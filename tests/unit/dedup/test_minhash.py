@@ -46,7 +46,7 @@ def shingles(text: str, width: int = 5) -> list[bytes]:
     ]
 
 
-def theirs(text: str, width: int = 5) -> MinHash:
+def reference(text: str, width: int = 5) -> MinHash:
     """Return datasketch's MinHash of the text, with datasketch's own permutations."""
     made = MinHash(num_perm=VALUES, hashfunc=shingle_hash)
     made.update_batch(shingles(text, width))
@@ -55,28 +55,28 @@ def theirs(text: str, width: int = 5) -> MinHash:
 
 @pytest.mark.parametrize("width", [3, 5])
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_our_values_are_those_of_datasketch(text: str, width: int) -> None:
-    assert values(text, width).tolist() == theirs(text, width).hashvalues.tolist()
+def test_values_match_datasketch(text: str, width: int) -> None:
+    assert values(text, width).tolist() == reference(text, width).hashvalues.tolist()
 
 
 @pytest.mark.parametrize("count", [1, SUPERSHINGLES.values * 14, VALUES])
-def test_permutations_are_those_that_datasketch_draws(count: int) -> None:
+def test_permutations_match_datasketch(count: int) -> None:
     drawn = MinHash(num_perm=count, seed=signature.SEED, scheme=signature.SCHEME).permutations
     for ours, its in zip(signature.permutations(count), drawn, strict=True):
         assert ours.dtype == its.dtype
         assert ours.tolist() == its.tolist()
 
 
-def test_a_minhash_of_ours_and_one_of_theirs_compare() -> None:
+def test_converted_minhash_is_comparable_with_datasketch() -> None:
     one, other = TEXTS[0], TEXTS[0].replace(" ", " and ", 3)
     ours = as_datasketch(values(one))
-    assert ours.jaccard(theirs(one)) == 1
-    assert theirs(other).jaccard(ours) == theirs(other).jaccard(theirs(one)) < 1
+    assert ours.jaccard(reference(one)) == 1
+    assert reference(other).jaccard(ours) == reference(other).jaccard(reference(one)) < 1
     equal = np.mean(values(one) == values(other))
     assert as_datasketch(values(other)).jaccard(ours) == equal
 
 
-def test_a_minhash_of_ours_goes_on_where_we_stopped() -> None:
+def test_converted_minhash_can_be_updated() -> None:
     text = TEXTS[0]
     begun = as_datasketch(values(text[:200]))
     for shingle in shingles(text):
@@ -84,7 +84,7 @@ def test_a_minhash_of_ours_goes_on_where_we_stopped() -> None:
     assert begun.hashvalues.tolist() == values(text).tolist()
 
 
-def test_two_of_ours_merge_to_that_of_both_texts() -> None:
+def test_converted_minhashes_merge_to_their_union() -> None:
     one, other = Writer(3).text(30), Writer(4).text(30)
     merged = as_datasketch(values(one))
     merged.merge(as_datasketch(values(other)))
@@ -93,19 +93,19 @@ def test_two_of_ours_merge_to_that_of_both_texts() -> None:
     assert merged.hashvalues.tolist() == both.hashvalues.tolist()
 
 
-def test_it_can_be_made_lean_stored_and_read_by_datasketch() -> None:
+def test_converted_minhash_serializes_as_lean_minhash() -> None:
     lean = LeanMinHash(as_datasketch(values(TEXTS[0])))
     stored = bytearray(lean.bytesize())
     lean.serialize(stored)
     read = LeanMinHash.deserialize(stored)
-    assert read == LeanMinHash(theirs(TEXTS[0]))
+    assert read == LeanMinHash(reference(TEXTS[0]))
     assert np.array_equal(read.hashvalues, values(TEXTS[0]))
 
 
-def test_it_is_found_in_an_index_of_datasketch() -> None:
+def test_converted_minhash_is_found_in_datasketch_index() -> None:
     index = MinHashLSH(threshold=0.7, num_perm=VALUES)
     for n, text in enumerate(TEXTS):
-        index.insert(n, theirs(text))
+        index.insert(n, reference(text))
     assert [index.query(as_datasketch(values(text))) for text in TEXTS] == [
         [n] for n in range(len(TEXTS))
     ]
@@ -125,7 +125,7 @@ def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[signa
 
 
 @pytest.mark.parametrize("jaccard", [0.3, 0.5, 0.7, 0.9, 1.0])
-def test_one_byte_a_value_estimates_as_well_as_four(jaccard: float) -> None:
+def test_one_byte_per_value_is_as_accurate_as_four(jaccard: float) -> None:
     made = pairs(jaccard)
     wide = np.array([np.mean(one == other) for one, other in made]) - jaccard
     narrow = np.array([similarity(low_bytes(one), low_bytes(other)) for one, other in made])
@@ -134,18 +134,18 @@ def test_one_byte_a_value_estimates_as_well_as_four(jaccard: float) -> None:
     assert np.sqrt(np.mean(narrow**2)) <= 1.1 * np.sqrt(np.mean(wide**2))
 
 
-def test_sets_that_share_nothing_seem_to_share_next_to_nothing() -> None:
+def test_disjoint_sets_have_near_zero_similarity() -> None:
     seeming = [similarity(low_bytes(one), low_bytes(other)) for one, other in pairs(0.0)]
     assert np.mean(seeming) < 0.005
     assert max(seeming) < 0.05
 
 
-def test_the_standard_error_is_that_of_128_independent_values() -> None:
+def test_standard_error_matches_128_independent_values() -> None:
     errors = [similarity(low_bytes(one), low_bytes(other)) - 0.7 for one, other in pairs(0.7)]
     assert np.std(errors) == pytest.approx(0.04, abs=0.006)
 
 
-def test_values_that_all_differ_are_no_less_than_nothing_alike() -> None:
+def test_similarity_is_never_negative() -> None:
     one = np.zeros(VALUES, dtype=np.uint8)
     assert similarity(one, one + 1) == 0
     assert similarity(one, one) == 1

@@ -75,9 +75,9 @@ def flagged(seed: int) -> tuple[Found, ...]:
         if (made := sketches()[post]) is None:
             continue
         taken = {owners[band] for band in made.bands.tolist() if band in owners}
-        alike = [(likeness(post, other), other) for other in taken]
-        if alike and max(alike)[0] >= THRESHOLD:
-            duplicates.append(Found(post, max(alike)[1]))
+        scores = [(likeness(post, other), other) for other in taken]
+        if scores and max(scores)[0] >= THRESHOLD:
+            duplicates.append(Found(post, max(scores)[1]))
         for band in made.bands.tolist():
             owners.setdefault(band, post)
     return tuple(duplicates)
@@ -88,7 +88,7 @@ def likeness(one: int, other: int) -> float:
     return a.similarity(b) if a and b else 0.0
 
 
-def exactly_alike(one: int, other: int) -> float:
+def exact_similarity(one: int, other: int) -> float:
     """Return the exact Jaccard similarity, using the shape with the higher value."""
     a, b = sketches()[one], sketches()[other]
     shared = a.parts.keys() & b.parts.keys() if a and b else set()
@@ -160,7 +160,7 @@ def sharing(
     return matches
 
 
-def with_an_earlier_one(seed: int, least: float) -> set[int]:
+def posts_with_earlier_match(seed: int, least: float) -> set[int]:
     """Return the posts that arrive after a post with at least this similarity."""
     place = {post: n for n, post in enumerate(order(seed))}
     return {max(pair, key=place.__getitem__) for pair, exact in pairs().items() if exact >= least}
@@ -168,25 +168,23 @@ def with_an_earlier_one(seed: int, least: float) -> set[int]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("least", "share"), [(SIMILAR, 0.97), (0.85, 0.995), (0.95, 1)])
-def test_posts_with_an_earlier_one_like_them_are_found(
-    seed: int, least: float, share: float
-) -> None:
-    duplicates = with_an_earlier_one(seed, least)
+def test_posts_similar_to_earlier_posts_are_flagged(seed: int, least: float, share: float) -> None:
+    duplicates = posts_with_earlier_match(seed, least)
     flagged_posts = {match.post for match in flagged(seed)}
     assert len(duplicates) > 50
     assert len(duplicates & flagged_posts) >= share * len(duplicates)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_found_is_alike(seed: int) -> None:
+def test_flagged_posts_are_similar(seed: int) -> None:
     matches = flagged(seed)
-    alike = np.array([exactly_alike(match.post, match.by) for match in matches])
+    scores = np.array([exact_similarity(match.post, match.by) for match in matches])
     assert len(matches) > 200
-    assert np.mean(alike >= THRESHOLD - TOLERANCE) >= 0.97
-    assert alike.min() > 0.5
+    assert np.mean(scores >= THRESHOLD - TOLERANCE) >= 0.97
+    assert scores.min() > 0.5
 
 
-def test_the_pairs_are_all_that_there_are() -> None:
+def test_pairs_match_brute_force() -> None:
     """Compare with brute force over all pairs of the first 200 posts."""
     sets = [shingles(post, CHARACTERS_SHAPE) for post in range(200)]
     plain = [set(values.tolist()) for values in sets]

@@ -90,7 +90,7 @@ def test_the_normal_form(text: str, normal: str) -> None:
     assert normal_text(text) == normal
 
 
-def test_a_text_and_its_look_alike_are_one() -> None:
+def test_texts_with_the_same_normal_form_have_the_same_sketch() -> None:
     text = Writer(1).text(50)
     shouted = text.upper().replace(" ", " \u200b\n").replace(".", "\uff0e")
     assert sketch(shouted).encode() == sketch(text).encode()
@@ -110,23 +110,23 @@ def test_a_text_and_its_look_alike_are_one() -> None:
         (100, {CJK_SHAPE}),
     ],
 )
-def test_the_shingles_by_the_share_of_cjk(han: int, expected: set[Shape]) -> None:
+def test_share_of_cjk_determines_shingle_shapes(han: int, expected: set[Shape]) -> None:
     assert shapes(mixed(han)) == expected
 
 
 @pytest.mark.parametrize("text", ["こんにちは世界", "안녕하세요 세계", "ㄅㄆㄇㄈㄉ", "𠀀𠀁𠀂𠀃"])
-def test_all_scripts_of_east_asia_have_shingles_of_three(text: str) -> None:
+def test_east_asian_scripts_use_shingles_of_three(text: str) -> None:
     assert shapes(text) == {CJK_SHAPE}
 
 
 @pytest.mark.parametrize("text", ["Привет, мир", "สวัสดีชาวโลก", "مرحبا بالعالم", "😀😃😄😁😆"])
-def test_all_others_have_shingles_of_five(text: str) -> None:
+def test_other_scripts_use_shingles_of_five(text: str) -> None:
     assert shapes(text) == {CHARACTERS_SHAPE}
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("before", "after"), [(38, 40), (39, 41), (59, 61), (60, 62), (49, 51)])
-def test_an_edit_across_a_border_of_shingles_is_found(before: int, after: int, seed: int) -> None:
+def test_edit_that_changes_shingle_shape_is_found(before: int, after: int, seed: int) -> None:
     """Replace a word of two letters with two Chinese characters."""
     text = mixed(before, seed)
     edited = text[:before] + Writer(seed + 100).chinese(after - before) + text[before:-3]
@@ -141,13 +141,13 @@ def test_an_edit_across_a_border_of_shingles_is_found(before: int, after: int, s
     ("count", "expected"),
     [(10, (SHORT,)), (39, (SHORT,)), (40, (SHORT, LONG)), (60, (SHORT, LONG)), (61, (LONG,))],
 )
-def test_the_bands_by_the_number_of_words(count: int, expected: tuple[object, ...]) -> None:
+def test_number_of_words_determines_bands(count: int, expected: tuple[object, ...]) -> None:
     assert sketch(words(count)).bandings == expected
     assert sketch(Writer(1).chinese(2 * count)).bandings == expected
     assert len(sketch(words(count)).bands) == sum(banding.bands for banding in expected)
 
 
-def test_a_script_without_spaces_has_words_by_its_letters() -> None:
+def test_script_without_spaces_estimates_words_from_letters() -> None:
     assert sketch("ภาษาไทยไม่มีเว้นวรรค" * 3).bandings == (SHORT,)
     assert sketch("ภาษาไทยไม่มีเว้นวรรค" * 50).bandings == (LONG,)
 
@@ -156,7 +156,7 @@ def test_a_script_without_spaces_has_words_by_its_letters() -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [(39, 41), (40, 39), (49, 51), (59, 61), (60, 61), (58, 62), (45, 39)]
 )
-def test_an_edit_across_a_border_of_lengths_is_found(before: int, after: int, seed: int) -> None:
+def test_edit_that_changes_banding_is_found(before: int, after: int, seed: int) -> None:
     text = words(max(before, after), seed).split()
     at = seed * 3
     short = text[:at] + text[at + abs(after - before) :]
@@ -165,7 +165,7 @@ def test_an_edit_across_a_border_of_lengths_is_found(before: int, after: int, se
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("count", [39, 40, 59, 60])
-def test_an_edit_across_a_border_of_lengths_is_found_in_chinese(count: int, seed: int) -> None:
+def test_edit_that_changes_banding_is_found_in_chinese(count: int, seed: int) -> None:
     text = Writer(seed).chinese(2 * count + 2)
     at = seed * 5
     assert finds(text[:at] + text[at + 2 :], text)
@@ -182,7 +182,7 @@ def test_an_empty_text_has_no_sketch(make: object, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["o", "ok", "Nope", "你", "你好", "😀"])
-def test_a_text_shorter_than_a_shingle_is_like_the_same_one_only(text: str) -> None:
+def test_text_shorter_than_a_shingle_matches_only_itself(text: str) -> None:
     assert shapes(text) == {EXACT}
     assert sketch(text).similarity(sketch(f" {text.upper()}\n")) == 1
     assert finds(text, text)
@@ -192,21 +192,21 @@ def test_a_text_shorter_than_a_shingle_is_like_the_same_one_only(text: str) -> N
 
 
 @pytest.mark.parametrize("text", ["ten chars!", "十个字的帖子在这里。"])
-def test_a_post_of_ten_characters_is_found_and_no_other(text: str) -> None:
+def test_post_of_ten_characters_matches_only_itself(text: str) -> None:
     assert len(text) == 10
     assert finds(text, text.upper())
     for other in ("for a cat.", "ten cats !", "还有一个短的帖子。。"):
         assert sketch(text).similarity(sketch(other)) < THRESHOLD
 
 
-def test_a_post_of_a_megabyte_is_found_after_an_edit() -> None:
+def test_edited_megabyte_post_is_found() -> None:
     text = Writer(1).text(200_000)[:1_000_000]
     edited = text[:500_000] + Writer(2).text(500) + text[500_000:]
     assert finds(text, edited, 0.95)
     assert len(sketch(text).encode()) == 130
 
 
-def test_a_post_in_three_languages_is_found_after_an_edit() -> None:
+def test_edited_multilingual_post_is_found() -> None:
     english, russian = Writer(1).text(40), "Съешь же ещё этих мягких булок. " * 2
     text = f"{english}\n{Writer(2).chinese(80)}。\n{russian}"
     for edited in (
@@ -218,7 +218,7 @@ def test_a_post_in_three_languages_is_found_after_an_edit() -> None:
     assert not finds(text, f"{Writer(4).text(40)}\n{Writer(5).chinese(80)}。\n{russian}")
 
 
-def test_different_posts_are_not_alike() -> None:
+def test_different_posts_are_not_similar() -> None:
     made = [sketch(Writer(seed).text(100)) for seed in range(40)]
     assert max(a.similarity(b) for a, b in combinations(made, 2)) < 0.4
     assert not any(keys(a) & keys(b) for a, b in combinations(made, 2))
@@ -239,7 +239,7 @@ STORED = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", STORED, ids=range(len(STORED)))
-def test_a_stored_sketch_is_the_sketch(name: str, text: str) -> None:
+def test_sketch_survives_a_round_trip(name: str, text: str) -> None:
     made = scheme_of(name, THRESHOLD).sketch(text)
     assert made is not None
     read = Sketch.decode(made.encode())
@@ -248,7 +248,7 @@ def test_a_stored_sketch_is_the_sketch(name: str, text: str) -> None:
     assert read.similarity(made) == made.similarity(read) == 1
 
 
-def test_a_stored_sketch_takes_130_bytes_and_both_shingles_twice_that() -> None:
+def test_size_of_stored_sketches() -> None:
     assert len(sketch(words(100)).encode()) == 130
     assert len(sketch(mixed(50)).encode()) == 259
     assert len(sketch("ok").encode()) == 18
@@ -257,7 +257,7 @@ def test_a_stored_sketch_takes_130_bytes_and_both_shingles_twice_that() -> None:
 @pytest.mark.parametrize(
     "stored", [b"", b"\0", b"\1\x63" + bytes(128), sketch("a" * 9).encode()[:-1]]
 )
-def test_what_is_no_stored_sketch_is_refused(stored: bytes) -> None:
+def test_decode_rejects_invalid_bytes(stored: bytes) -> None:
     with pytest.raises(ValueError, match=r"sketch|shape|buffer"):
         Sketch.decode(stored)
 
@@ -278,7 +278,7 @@ def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
     return {shape: np.unique(np.concatenate(bands)) for shape, bands in parts.items()}
 
 
-def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
+def test_keys_fit_in_47_bits_and_differ_between_shapes() -> None:
     by_shape = keys_by_shape()
     assert {shape for shape, _ in by_shape} == {
         EXACT,
@@ -297,7 +297,7 @@ def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
 # Shingles of words, and supershingles as in the paper
 
 
-def test_words_are_shingled_by_five_and_a_cjk_character_is_one() -> None:
+def test_word_shingles_have_five_words_or_cjk_characters() -> None:
     made = by_words("one two three four five")
     assert made is not None
     assert set(made.parts) == {WORDS_SHAPE}
@@ -319,13 +319,13 @@ def test_the_same_words_make_the_same_tokens(text: str, same: str) -> None:
     assert ours.tolist() == its.tolist()
 
 
-def test_moved_letters_are_other_words() -> None:
+def test_moved_word_boundaries_change_tokens() -> None:
     one, other = (kernels.tokens(code_points(text)) for text in ("a bc d", "ab c d"))
     assert (one == other).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_by_words_an_edited_copy_of_some_length_is_found(seed: int) -> None:
+def test_word_shingles_find_an_edited_copy(seed: int) -> None:
     text = words(300, seed).split()
     one, other = by_words(" ".join(text)), by_words(" ".join([*text[:100], "new", *text[101:]]))
     assert one is not None
@@ -335,9 +335,7 @@ def test_by_words_an_edited_copy_of_some_length_is_found(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("agreeing", "duplicates"), [(0, False), (1, False), (2, True), (6, True)])
-def test_two_of_six_features_make_a_duplicate_and_are_one_key(
-    agreeing: int, duplicates: bool
-) -> None:
+def test_two_agreeing_features_mean_duplicate_and_one_key(agreeing: int, duplicates: bool) -> None:
     one, other = by_supershingles(words(100, 1)), by_supershingles(words(100, 2))
     assert one is not None
     assert other is not None
@@ -351,7 +349,7 @@ def test_two_of_six_features_make_a_duplicate_and_are_one_key(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scheme_has_a_name_with_its_version_and_a_threshold(name: str) -> None:
+def test_scheme_name_includes_its_version(name: str) -> None:
     scheme = scheme_of(name, 0.6)
     assert scheme.name == f"{name}-1"
     assert scheme.threshold == (1 / 3 if name == "supershingles" else 0.6)
@@ -369,14 +367,14 @@ def plain_jaccard(one: str, other: str, width: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_exact_similarity_is_that_of_the_sets_of_shingles(seed: int) -> None:
+def test_exact_similarity_is_jaccard_of_shingles(seed: int) -> None:
     text = Writer(seed).text(80)
     edited = text.replace("a", "o", 9 * seed)
     assert jaccard(text, edited, CHARACTERS_SHAPE) == plain_jaccard(text, edited, 5)
     assert jaccard(text, edited, CJK_SHAPE) == plain_jaccard(text, edited, 3)
 
 
-def test_texts_shorter_than_a_shingle_have_none_in_common() -> None:
+def test_texts_shorter_than_a_shingle_share_no_shingles() -> None:
     assert jaccard("abcd", "abcd", CHARACTERS_SHAPE) == 0
     assert jaccard("abcde", "abcd", CHARACTERS_SHAPE) == 0
     assert jaccard("abcde", "ABCDE ", CHARACTERS_SHAPE) == 1

@@ -29,11 +29,11 @@ def features(text: str) -> list[int]:
     return numbers
 
 
-def of_words(count: int, seed: int) -> str:
+def random_words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
-def test_the_parameters_are_the_papers() -> None:
+def test_parameters_match_the_paper() -> None:
     assert SUPERSHINGLES.width == 5
     assert SUPERSHINGLES.values == 6
     assert [tuple(pair) for pair in PAIRS.tolist()] == [
@@ -43,8 +43,8 @@ def test_the_parameters_are_the_papers() -> None:
     assert SCHEME.threshold == 2 / 6
 
 
-def test_each_feature_is_of_fourteen_of_84_minima() -> None:
-    hashes = hashes_of(code_points(normal_text(of_words(100, seed=1))), SUPERSHINGLES)
+def test_each_feature_hashes_14_of_84_minima() -> None:
+    hashes = hashes_of(code_points(normal_text(random_words(100, seed=1))), SUPERSHINGLES)
     assert hashes is not None
     minima = values_of(hashes, 84)
     usual = features_of(hashes).view(np.int64)
@@ -62,8 +62,8 @@ def values_of_each(hashes: np.ndarray) -> np.ndarray:
     return np.stack([values_of(hashes[i : i + 1], 84) for i in range(hashes.size)], axis=1)
 
 
-def test_a_copy_has_all_features_and_another_text_has_none() -> None:
-    text, other = of_words(100, seed=1), of_words(100, seed=2)
+def test_copy_shares_all_features_and_other_text_none() -> None:
+    text, other = random_words(100, seed=1), random_words(100, seed=2)
     assert sketch(text).similarity(sketch(f"  {text.upper()}\n")) == 1
     assert not set(features(text)) & set(features(other))
 
@@ -72,7 +72,7 @@ def test_a_copy_has_all_features_and_another_text_has_none() -> None:
     one=st.lists(st.integers(0, 2), min_size=6, max_size=6),
     other=st.lists(st.integers(0, 2), min_size=6, max_size=6),
 )
-def test_two_features_agree_where_a_pair_key_is_shared(one: list[int], other: list[int]) -> None:
+def test_pair_key_is_shared_if_two_features_agree(one: list[int], other: list[int]) -> None:
     a, b = (Sketch({SUPERSHINGLES: np.array(f, np.int64).view(np.uint8)}) for f in (one, other))
     agreeing = sum(x == y for x, y in zip(one, other, strict=True))
     assert a.similarity(b) == pytest.approx(agreeing / 6)
@@ -80,7 +80,7 @@ def test_two_features_agree_where_a_pair_key_is_shared(one: list[int], other: li
     assert bool(np.intersect1d(a.bands, b.bands).size) == (agreeing >= 2)
 
 
-def test_the_same_feature_at_another_place_is_another_key() -> None:
+def test_pair_keys_depend_on_feature_positions() -> None:
     equal = np.zeros(6, np.int64).view(np.uint8)
     assert len(set(pair_keys(equal, 47).tolist())) == 15
     turned = np.array([2, 1, 3, 4, 5, 6], np.int64).view(np.uint8)
@@ -88,18 +88,18 @@ def test_the_same_feature_at_another_place_is_another_key() -> None:
     assert not np.intersect1d(pair_keys(turned, 47), pair_keys(straight, 47)).size
 
 
-def test_a_feature_agrees_with_the_fourteenth_power_of_the_similarity() -> None:
+def test_feature_agreement_is_similarity_to_the_14th_power() -> None:
     agreeing, expected = [], []
     for seed in range(400):
-        words = of_words(200, seed).split()
+        words = random_words(200, seed).split()
         words[seed % 150] = "another"
-        text, copy = of_words(200, seed), " ".join(words)
+        text, copy = random_words(200, seed), " ".join(words)
         agreeing.append(sketch(text).similarity(sketch(copy)))
         expected.append(jaccard(text, copy, SUPERSHINGLES) ** 14)
     assert np.mean(agreeing) == pytest.approx(np.mean(expected), abs=0.03)
 
 
-def test_a_text_shorter_than_a_shingle_is_known_by_its_exact_words() -> None:
+def test_text_shorter_than_a_shingle_matches_exactly() -> None:
     assert set(sketch("four words are few").parts) == {EXACT}
     assert sketch("four words are few").similarity(sketch("Four  words are few")) == 1
     assert sketch("four words are few").similarity(sketch("four words are many")) == 0
@@ -107,8 +107,8 @@ def test_a_text_shorter_than_a_shingle_is_known_by_its_exact_words() -> None:
     assert by_supershingles(" \n") is None
 
 
-def test_what_is_stored_stays_what_it_is() -> None:
+def test_stored_features_and_bands_are_stable() -> None:
     """Pin the stored values: a change requires a new scheme version and a rebuilt index."""
-    text = of_words(100, seed=1)
+    text = random_words(100, seed=1)
     assert features(text)[:2] == [-4458218482218336599, -6999137484204539417]
     assert sketch(text).bands.tolist()[:2] == [6256179857659, 7073567624580]

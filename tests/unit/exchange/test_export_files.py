@@ -1,4 +1,4 @@
-"""Files of exports: the same bytes however the documents arrive, with bounded row groups."""
+"""Export files: batch sizes do not change the bytes, and row groups are bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crawler.storage.validators import VALIDATORS
 
 VISITS, VERSIONS = TABLES["visits"], TABLES["versions"]
 START = datetime(2026, 3, 1)
-# Types of the fields in the validators that columns of a kind may have.
+# Validator types that each kind of column accepts.
 TYPES = {
     Kind.TEXT: {"string", "objectId or string", "string or null"},
     Kind.NAME: {"string", "string or null"},
@@ -53,9 +53,9 @@ def written(path: Path, documents: list[dict[str, Any]], step: int, size: int = 
     return path.read_bytes()
 
 
-def test_batches_do_not_change_the_file(tmp_path: Path) -> None:
+def test_batch_size_does_not_change_the_file(tmp_path: Path) -> None:
     documents = rows(3000)
-    # 1000 documents fill a row group.
+    # At this document size, 1000 documents fill a row group.
     files = {written(tmp_path / "f", documents, step, (32 << 20) // 1000 + 1) for step in (7, 3000)}
     assert len(files) == 1
     file = pq.ParquetFile(tmp_path / "f")
@@ -67,20 +67,20 @@ def test_batches_do_not_change_the_file(tmp_path: Path) -> None:
     assert table.schema.equals(schema_of(VISITS), check_metadata=True)
 
 
-def test_a_file_without_rows_has_the_schema(tmp_path: Path) -> None:
+def test_empty_file_has_the_schema(tmp_path: Path) -> None:
     writer_of(tmp_path / "f", VERSIONS, Format.PARQUET, compressed=False).close()
     assert pq.read_schema(tmp_path / "f").equals(schema_of(VERSIONS))
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_columns_are_fields_of_the_collection_of_that_type(name: str) -> None:
+def test_columns_match_fields_of_the_collection(name: str) -> None:
     table = TABLES[name]
     assert len({column.name for column in table.columns}) == len(table.columns)
     for column in table.columns:
         schema: Document = VALIDATORS[name]["$jsonSchema"]
         for part in column.path.split("."):
             if column.path.startswith("content."):
-                # The fields of a content depend on the site definition.
+                # The fields of `content` depend on the site definition.
                 assert column.description
                 return
             schema = schema["properties"][part]
@@ -92,7 +92,7 @@ def test_columns_are_fields_of_the_collection_of_that_type(name: str) -> None:
         assert types & TYPES[column.kind], (column.name, types)
 
 
-def test_the_command_names_all_tables_and_formats() -> None:
+def test_command_lists_all_tables_and_formats() -> None:
     assert tuple(TABLES) == export.TABLE_NAMES
     assert tuple(name for name in TABLES if TABLES[name].time) == export.BY_DAY
     assert tuple(Format) == export.FORMATS

@@ -35,7 +35,7 @@ def wrapper(cell: dict[str, Any], **more: Any) -> CellsWrapper:
         ("static", 7200, "static"),
     ],
 )
-def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group: str) -> None:
+def test_periods_map_to_the_papers_groups(period: str, seconds: float, group: str) -> None:
     cell = wrapper({"url": PAGE, "css": "h1", "every": period}).cells["one"]
     assert cell.every == seconds
     assert cell.group == group
@@ -74,7 +74,7 @@ def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group:
         ({"url": PAGE, "css": "h1", "evry": "5m"}, "evry"),
     ],
 )
-def test_a_mistake_is_named_with_its_cell(cell: dict[str, Any], message: str) -> None:
+def test_error_names_the_cell(cell: dict[str, Any], message: str) -> None:
     with pytest.raises(WrapperError, match=message) as raised:
         wrapper(cell)
     assert str(raised.value).startswith("cells.toml: cells.one")
@@ -90,27 +90,27 @@ def test_a_mistake_is_named_with_its_cell(cell: dict[str, Any], message: str) ->
         "SELECT '12:30'::time",
     ],
 )
-def test_queries_that_read(sql: str) -> None:
+def test_read_only_queries_are_accepted(sql: str) -> None:
     assert wrapper({"database": "shop", "sql": sql}).cells["one"].sql == sql
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "", "1a", "a" * 65])
-def test_names_are_parts_of_addresses(name: str) -> None:
+def test_invalid_cell_names_are_rejected(name: str) -> None:
     with pytest.raises(WrapperError, match="invalid name: "):
         CellsWrapper.of({"cells": {name: {"url": PAGE, "css": "h1"}}}, "cells.toml")
 
 
-def test_a_wrapper_without_cells_is_no_wrapper_of_cells() -> None:
+def test_definition_without_cells_is_rejected() -> None:
     with pytest.raises(WrapperError, match="cells"):
         CellsWrapper.of({}, "cells.toml")
 
 
-def test_keys_of_sites_have_no_meaning() -> None:
+def test_site_keys_are_not_allowed() -> None:
     with pytest.raises(WrapperError, match="'item_pages' is not allowed in a list of cells"):
         wrapper({"url": PAGE, "css": "h1"}, item_pages="/a/")
 
 
-def test_cells_of_a_page_come_due_together() -> None:
+def test_cells_of_a_page_share_a_phase() -> None:
     cells = {
         "a": {"url": PAGE, "css": "h1", "every": "5m"},
         "b": {"url": PAGE, "css": "h2", "every": "30m"},
@@ -121,13 +121,13 @@ def test_cells_of_a_page_come_due_together() -> None:
     assert (a.host, a.every_hours) == ("weather.example", 1 / 12)
 
 
-def test_periods_and_limits_do_not_change_what_a_cell_is() -> None:
-    def scheme(**keys: Any) -> str:
+def test_digest_ignores_periods_and_limits() -> None:
+    def cell_digest(**keys: Any) -> str:
         cell = {"database": "shop", "sql": "SELECT 1"} | keys
         return wrapper(cell).cell_digests["one"]
 
-    assert scheme() == scheme(every="5m") == scheme(rows=5)
-    assert scheme() != scheme(sql="SELECT 2")
+    assert cell_digest() == cell_digest(every="5m") == cell_digest(rows=5)
+    assert cell_digest() != cell_digest(sql="SELECT 2")
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_periods_and_limits_do_not_change_what_a_cell_is() -> None:
         ({"a": b"\x01"}, {"a": "01"}),
     ],
 )
-def test_values_of_databases_as_json(value: Any, as_plain: Any) -> None:
+def test_database_values_are_converted_to_json_values(value: Any, as_plain: Any) -> None:
     assert plain(value) == as_plain
 
 
-def test_a_variable_is_the_whole_url_or_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_expand_to_url_or_encoded_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHOLE", "postgresql://me:a%40b@h/db")
     monkeypatch.setenv("PART", "a@b/c")
     assert expanded_url("${WHOLE}") == "postgresql://me:a%40b@h/db"

@@ -34,7 +34,7 @@ def at(*parts: int) -> datetime:
         ("Europe/London", "2024-10-27 02:00", at(2024, 10, 27, 2)),
     ],
 )
-def test_a_date_without_an_offset_is_in_the_zone_of_the_site(
+def test_date_without_an_offset_uses_the_sites_zone(
     zone: str, value: str, expected: datetime
 ) -> None:
     assert read_date(value, ZoneInfo(zone)) == expected
@@ -51,12 +51,12 @@ def test_a_date_without_an_offset_is_in_the_zone_of_the_site(
     ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Seoul", "America/New_York"])
-def test_a_date_with_an_offset_does_not_ask_for_the_zone(value: str, zone: str) -> None:
+def test_date_with_an_offset_ignores_the_sites_zone(value: str, zone: str) -> None:
     assert read_date(value, ZoneInfo(zone)) == at(2024, 7, 15, 12)
 
 
 @pytest.mark.parametrize("value", ["2024-07-15 12:00", "15 July 2024", "2024-07-15T14:00:00+02:00"])
-def test_a_date_is_aware_and_in_utc(value: str) -> None:
+def test_parsed_date_is_in_utc(value: str) -> None:
     read = read_date(value, ZoneInfo("Asia/Seoul"))
     assert read is not None
     assert read.tzinfo is UTC
@@ -65,7 +65,7 @@ def test_a_date_is_aware_and_in_utc(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ["15 juillet 2024", "15. Juli 2024", "15 июля 2024", "2024年7月15日"]
 )
-def test_months_may_be_in_other_languages(value: str) -> None:
+def test_month_names_in_other_languages_are_parsed(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) == at(2024, 7, 15)
 
 
@@ -74,29 +74,29 @@ def test_months_may_be_in_other_languages(value: str) -> None:
     ["2 hours ago", "yesterday", "today", "now", "just now", "in 3 days", "vor 2 Tagen", "Monday",
      "12:30", "July", "5", "15 July"],
 )  # fmt: skip
-def test_a_date_that_depends_on_the_day_it_is_read_is_none(value: str) -> None:
+def test_relative_or_incomplete_date_is_none(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) is None
 
 
-def test_a_month_without_a_day_does_not_borrow_the_day_it_is_read() -> None:
+def test_month_without_a_day_does_not_use_todays_day() -> None:
     assert read_date("July 2024", ZoneInfo("UTC")) in (None, at(2024, 7, 1))
 
 
-def test_seconds_since_1970_are_not_taken_for_digits_of_a_date() -> None:
+def test_unix_time_is_not_misread_as_a_date() -> None:
     assert read_date("1700000000", ZoneInfo("UTC")) in (None, at(2023, 11, 14, 22, 13, 20))
 
 
 @pytest.mark.parametrize("value", ["", "soon", "price 12.50 incl. tax", "-", "2024-13-45"])
-def test_what_is_no_date_is_none(value: str) -> None:
+def test_invalid_date_is_none(value: str) -> None:
     assert typed(value, FieldType.DATE, ZoneInfo("UTC")) is None
 
 
 @pytest.mark.parametrize("value", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
-def test_a_date_off_the_calendar_is_none(value: str) -> None:
+def test_out_of_range_date_is_none(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) is None
 
 
-def test_a_field_of_a_date_reads_it_in_the_zone_it_is_given() -> None:
+def test_date_field_uses_the_given_zone() -> None:
     response = page("<time>2024-07-15 12:00</time>")
     assert date("time").read(response, ZoneInfo("Asia/Seoul")) == at(2024, 7, 15, 3)
 
@@ -104,14 +104,14 @@ def test_a_field_of_a_date_reads_it_in_the_zone_it_is_given() -> None:
 @pytest.mark.parametrize(
     "value", ["24/10/8", "2024-10-08", "20241008", "10/08/2024", "２０２４年１０月８日"]
 )
-def test_numbers_may_be_in_any_order(value: str) -> None:
+def test_numeric_dates_may_use_any_order(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) == at(2024, 10, 8)
 
 
 @pytest.mark.parametrize(
     ("value", "languages"), [("15 July 2024", {"en"}), ("15 июля 2024", {"ru"}), ("soon", set())]
 )
-def test_a_date_loads_only_the_languages_that_it_needs(value: str, languages: set[str]) -> None:
+def test_parsing_loads_only_the_required_languages(value: str, languages: set[str]) -> None:
     code = (
         "import sys; from zoneinfo import ZoneInfo; from crawler.extract.fields import read_date\n"
         f"read_date({value!r}, ZoneInfo('UTC'))\n"

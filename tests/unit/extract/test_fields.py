@@ -69,7 +69,7 @@ PAGE = HtmlResponse(
     ],
     ids=lambda value: (value.css or value.xpath) if isinstance(value, Field) else "",
 )
-def test_a_field_finds_its_value_on_a_page(field: Field, value: Any) -> None:
+def test_field_reads_its_value_from_html(field: Field, value: Any) -> None:
     assert field.read(PAGE, UTC_ZONE) == value
 
 
@@ -96,12 +96,12 @@ BLOCKS = HtmlResponse(
     ],
     ids=lambda value: (value.css or value.xpath) if isinstance(value, Field) else "",
 )
-def test_text_has_spaces_between_blocks_and_nothing_unseen(field: Field, value: Any) -> None:
+def test_text_separates_blocks_and_omits_invisible_content(field: Field, value: Any) -> None:
     assert field.read(BLOCKS, UTC_ZONE) == value
 
 
 @pytest.mark.soak
-def test_text_of_deep_and_long_pages_takes_time_that_grows_with_them() -> None:
+def test_text_of_deep_and_long_pages_takes_linear_time() -> None:
     def seconds(parts: int) -> float:
         deep = "<div>" * 1500 + "<i>a</i><p>b</p>" * parts + "</div>" * 1500
         page = HtmlResponse("https://shop.example", body=deep.encode(), encoding="utf-8")
@@ -142,12 +142,12 @@ JSON = TextResponse(
     ],
     ids=lambda value: value.jmespath if isinstance(value, Field) else "",
 )
-def test_a_field_finds_its_value_in_json(field: Field, value: Any) -> None:
+def test_field_reads_its_value_from_json(field: Field, value: Any) -> None:
     assert field.read(JSON, UTC_ZONE) == value
 
 
 @pytest.mark.parametrize("body", [b"no json", b'{"n": 1', b"<p>page</p>"])
-def test_a_response_that_is_no_json_has_no_value(body: bytes) -> None:
+def test_invalid_json_has_no_value(body: bytes) -> None:
     assert number(jmespath="n").read(TextResponse("https://a.example", body=body), UTC_ZONE) is None
 
 
@@ -189,11 +189,11 @@ def test_a_response_that_is_no_json_has_no_value(body: bytes) -> None:
     ],
     ids=ascii,
 )
-def test_a_number_is_the_first_in_the_text(value: str, expected: float | None) -> None:
+def test_first_number_in_the_text_is_read(value: str, expected: float | None) -> None:
     assert read_number(value) == expected
 
 
-def test_a_number_longer_than_python_converts_is_none_or_read() -> None:
+def test_number_beyond_pythons_digit_limit_does_not_fail() -> None:
     assert read_number("1" * 5000) in (None, float("inf"), 10**5000 // 9)
 
 
@@ -219,12 +219,12 @@ def test_a_price_has_an_amount_and_a_currency(
 
 
 @pytest.mark.parametrize("value", ["on request", "", "€"])
-def test_a_text_without_an_amount_is_no_price(value: str) -> None:
+def test_text_without_an_amount_is_not_a_price(value: str) -> None:
     assert read_price(value) is None
 
 
 @pytest.mark.parametrize("kind", [k for k in FieldType if k not in ("list", "html")])
-def test_an_empty_text_is_none_of_any_type(kind: FieldType) -> None:
+def test_empty_text_is_none_for_all_types(kind: FieldType) -> None:
     assert typed("", kind, UTC_ZONE) is None
 
 
@@ -245,12 +245,12 @@ def test_an_empty_text_is_none_of_any_type(kind: FieldType) -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_a_bad_selector_is_refused_with_its_cause(selector: dict[str, str], cause: str) -> None:
+def test_invalid_selector_is_rejected_with_its_cause(selector: dict[str, str], cause: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Field(**selector)
     assert f"Value error, {cause}" in str(caught.value)
 
 
 @pytest.mark.parametrize("xpath", ["re:test(string(//h1), 'kettle')", "has-class('a')"])
-def test_functions_of_parsel_are_no_bad_selectors(xpath: str) -> None:
+def test_parsel_functions_are_valid_in_selectors(xpath: str) -> None:
     assert Field(xpath=f"//p[{xpath}]").xpath is not None

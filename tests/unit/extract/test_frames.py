@@ -31,12 +31,12 @@ needs_pages = pytest.mark.skipif(
 )
 THRESHOLD = 0.7
 POSTS = 16
-# Share of the characters of a main text.
-NEARLY_ALL = 0.98
+# Share of the main text's characters that an element must contain.
+MIN_CONTAINED_SHARE = 0.98
 SHORT, LONGER = (10, 50), (50, 150)
 
 
-def frames() -> dict[str, str]:
+def page_templates() -> dict[str, str]:
     """Return page templates with the placeholders {title} and {post}."""
     writer = Writer(0)
     menu, popular = (
@@ -87,13 +87,13 @@ def post_of(seed: int, words: tuple[int, int]) -> str:
     return "".join(f"<p>{part.strip()}</p>" for part in parts)
 
 
-def pages_of(frame: str, words: tuple[int, int]) -> list[str]:
-    return [page_of(frame, seed, words) for seed in range(1, POSTS + 1)]
+def pages_with(html_template: str, words: tuple[int, int]) -> list[str]:
+    return [page_with(html_template, seed, words) for seed in range(1, POSTS + 1)]
 
 
-def page_of(frame: str, seed: int, words: tuple[int, int]) -> str:
+def page_with(html_template: str, seed: int, words: tuple[int, int]) -> str:
     title = Writer(1000 + seed).title()
-    body = frame.format(title=title, post=post_of(seed, words))
+    body = html_template.format(title=title, post=post_of(seed, words))
     return f"<html><head><title>{title}</title></head><body>{body}</body></html>"
 
 
@@ -117,19 +117,19 @@ def whole(body: str) -> str | None:
     return squeeze(" ".join(page(body).xpath("//body//text()").getall()))
 
 
-@pytest.mark.parametrize("name", frames())
+@pytest.mark.parametrize("name", page_templates())
 @pytest.mark.parametrize(("words", "share"), [(SHORT, 0.9), (LONGER, 0.2)])
-def test_whole_pages_of_different_posts_are_alike(
+def test_whole_pages_of_different_posts_are_similar(
     name: str, words: tuple[int, int], share: float
 ) -> None:
     """Show why the main text must be extracted before posts are compared."""
-    assert flagged([whole(body) for body in pages_of(frames()[name], words)]) > share
+    assert flagged([whole(body) for body in pages_with(page_templates()[name], words)]) > share
 
 
-@pytest.mark.parametrize("name", frames())
+@pytest.mark.parametrize("name", page_templates())
 @pytest.mark.parametrize("words", [SHORT, LONGER])
-def test_extracted_posts_are_not_alike(name: str, words: tuple[int, int]) -> None:
-    texts = [extracted(body) for body in pages_of(frames()[name], words)]
+def test_extracted_posts_are_not_similar(name: str, words: tuple[int, int]) -> None:
+    texts = [extracted(body) for body in pages_with(page_templates()[name], words)]
     assert all(texts)
     assert flagged(texts) == 0
 
@@ -137,17 +137,17 @@ def test_extracted_posts_are_not_alike(name: str, words: tuple[int, int]) -> Non
 @pytest.mark.parametrize(
     ("name", "post"), [("plain", text("div.text")), ("table", text(xpath="//h1/.."))]
 )
-def test_a_field_of_a_wrapper_reads_short_posts_that_no_page_marks(name: str, post: Field) -> None:
-    bodies = pages_of(frames()[name], SHORT)
+def test_field_reads_short_posts_in_unmarked_templates(name: str, post: Field) -> None:
+    bodies = pages_with(page_templates()[name], SHORT)
     texts = [post.read(page(body), ZoneInfo("UTC")) for body in bodies]
     assert all(texts)
     assert flagged(texts) == 0
 
 
-@pytest.mark.parametrize("name", frames())
+@pytest.mark.parametrize("name", page_templates())
 @pytest.mark.parametrize("words", [SHORT, LONGER])
-def test_a_post_is_extracted_with_all_its_words(name: str, words: tuple[int, int]) -> None:
-    for seed, body in enumerate(pages_of(frames()[name], words), 1):
+def test_extracted_post_is_complete(name: str, words: tuple[int, int]) -> None:
+    for seed, body in enumerate(pages_with(page_templates()[name], words), 1):
         for part in html.fromstring(f"<div>{post_of(seed, words)}</div>").itertext():
             assert part in (extracted(body) or "")
 
@@ -156,21 +156,21 @@ def test_a_post_is_extracted_with_all_its_words(name: str, words: tuple[int, int
 
 
 @cache
-def real_frames() -> tuple[str, ...]:
+def real_templates() -> tuple[str, ...]:
     """Return real pages with {post} in place of the main text, if a single element contains it."""
     with lzma.open(Path(str(EXTRACTION)) / "pages.jsonl.xz", "rt") as lines:
         rows = [json.loads(line) for line in lines]
-    made = (emptied(row["html"], row["truth_html"]) for row in rows if row.get("truth_html"))
-    return tuple(frame for frame in made if frame)
+    made = (template_of(row["html"], row["truth_html"]) for row in rows if row.get("truth_html"))
+    return tuple(html_template for html_template in made if html_template)
 
 
-def emptied(body: str, truth: str) -> str | None:
+def template_of(body: str, truth: str) -> str | None:
     parser = html.HTMLParser(encoding="utf-8")
     tree = html.document_fromstring(body.encode("utf-8", "ignore"), parser=parser)
     for element in tree.xpath("//script|//style|//noscript|//template"):
         element.drop_tree()
     parts = [part for part in map(squeeze, html.fromstring(truth).itertext()) if len(part) > 20]
-    element = holder_of(tree.body, parts)
+    element = smallest_container(tree.body, parts)
     if element is None or element.tag not in ("div", "article", "section", "main", "td"):
         return None
     for child in list(element):
@@ -179,15 +179,15 @@ def emptied(body: str, truth: str) -> str | None:
     return html.tostring(tree, encoding="unicode")
 
 
-def holder_of(element: html.HtmlElement, parts: list[str]) -> html.HtmlElement | None:
+def smallest_container(element: html.HtmlElement, parts: list[str]) -> html.HtmlElement | None:
     """Return the smallest element that contains nearly all of the main text, or None."""
-    if held(element, parts) < NEARLY_ALL:
+    if contained_share(element, parts) < MIN_CONTAINED_SHARE:
         return None
-    children = (holder_of(child, parts) for child in element if isinstance(child.tag, str))
+    children = (smallest_container(child, parts) for child in element if isinstance(child.tag, str))
     return next((child for child in children if child is not None), element)
 
 
-def held(element: html.HtmlElement, parts: list[str]) -> float:
+def contained_share(element: html.HtmlElement, parts: list[str]) -> float:
     """Return the share of the parts' characters that an element contains."""
     content = squeeze(element.text_content())
     return sum(len(part) for part in parts if part in content) / max(1, sum(map(len, parts)))
@@ -195,8 +195,8 @@ def held(element: html.HtmlElement, parts: list[str]) -> float:
 
 def real_pairs(words: tuple[int, int]) -> Iterator[tuple[str, str]]:
     """Yield two different posts in each real template."""
-    for n, frame in enumerate(real_frames()):
-        one, other = (frame.replace("{post}", post_of(2 * n + i, words)) for i in (1, 2))
+    for n, html_template in enumerate(real_templates()):
+        one, other = (html_template.replace("{post}", post_of(2 * n + i, words)) for i in (1, 2))
         yield one, other
 
 
@@ -208,18 +208,18 @@ def flagged_real(words: tuple[int, int], read: Callable[[str], str | None]) -> f
 @needs_pages
 @pytest.mark.soak
 @pytest.mark.parametrize(("words", "share"), [(SHORT, 0.5), (LONGER, 0.3)])
-def test_whole_real_pages_of_different_posts_are_alike(
+def test_whole_real_pages_of_different_posts_are_similar(
     words: tuple[int, int], share: float
 ) -> None:
-    assert len(real_frames()) > 100
+    assert len(real_templates()) > 100
     assert flagged_real(words, whole) > share
 
 
 @needs_pages
 @pytest.mark.soak
 @pytest.mark.parametrize(("words", "share"), [(SHORT, 0.02), (LONGER, 0)])
-def test_posts_extracted_from_real_pages_are_not_alike(
+def test_posts_extracted_from_real_pages_are_not_similar(
     words: tuple[int, int], share: float
 ) -> None:
-    """Allow short posts in templates with whole articles next to the post, or without a post."""
+    """Tolerate templates that also contain whole articles, or none of the post."""
     assert flagged_real(words, extracted) <= share

@@ -1,4 +1,4 @@
-"""Wanted links on HTML pages, and the category of a page."""
+"""Links on HTML pages that a site definition selects, and the category of a page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Link, LinkCounts
 from tests.unit.pages import SITE, page, wrapper
 
-LONGEST = 200
+MAX_URL_LENGTH = 200
 
 
 def wanted(
     response: TextResponse, shop: Wrapper, category: str | None, counts: LinkCounts | None = None
 ) -> tuple[Link, ...]:
     """Return the wanted links on a page, and count all links in `counts`."""
-    return wanted_links(response, shop, category, LONGEST, counts or LinkCounts())
+    return wanted_links(response, shop, category, MAX_URL_LENGTH, counts or LinkCounts())
 
 
 def urls_on(body: str, **keys: Any) -> list[str]:
@@ -46,7 +46,7 @@ def urls_on(body: str, **keys: Any) -> list[str]:
          "https://www.shop.example/item/1"),
     ],
 )  # fmt: skip
-def test_a_wanted_link_is_found(anchor: str, url: str) -> None:
+def test_selected_link_is_found(anchor: str, url: str) -> None:
     assert urls_on(anchor) == [url]
 
 
@@ -63,33 +63,33 @@ def test_a_wanted_link_is_found(anchor: str, url: str) -> None:
         '<a href="http://[::1/item/1">',
         '<a href="https://shop.example:99999/item/1">',
         '<a name="/item/1">',
-        f'<a href="/item/{"1" * LONGEST}">',
+        f'<a href="/item/{"1" * MAX_URL_LENGTH}">',
         '<link href="/item/1"><img src="/item/1">',
         '<!-- <a href="/item/1"> -->',
     ],
     ids=lambda anchor: anchor[:40],
 )
-def test_an_unwanted_or_broken_link_does_not_hide_the_others(anchor: str) -> None:
+def test_invalid_or_unselected_links_are_skipped(anchor: str) -> None:
     assert urls_on(f'{anchor}</a><a href="/item/2">') == ["https://shop.example/item/2"]
 
 
-def test_a_base_that_cannot_be_read_is_none() -> None:
+def test_invalid_base_url_is_ignored() -> None:
     assert urls_on('<base href="http://[x"><a href="/item/2">') == ["https://shop.example/item/2"]
 
 
-def test_a_link_counts_once_whatever_form_it_has() -> None:
+def test_equivalent_links_are_returned_once() -> None:
     body = '<a href="/item/1">a</a><a href="/item/1#b">b</a><a href="/item/1?gclid=5">c</a>'
     assert urls_on(body) == ["https://shop.example/item/1"]
 
 
-def test_links_come_in_the_order_of_the_page() -> None:
+def test_links_keep_page_order() -> None:
     body = '<a href="/item/2"></a><a href="/category/tea/"></a><a href="/item/1"></a>'
     assert [url.removeprefix(SITE) for url in urls_on(body)] == [
         "item/2", "category/tea/", "item/1",
     ]  # fmt: skip
 
 
-def test_items_take_the_category_of_the_page_and_list_pages_do_not() -> None:
+def test_only_item_links_inherit_the_pages_category() -> None:
     response = page('<a href="/item/1"></a><a href="/category/tea/"></a>')
     assert wanted(response, wrapper(), "coffee") == (
         Link("https://shop.example/item/1", Kind.ITEM, "coffee"),
@@ -97,7 +97,7 @@ def test_items_take_the_category_of_the_page_and_list_pages_do_not() -> None:
     )
 
 
-def test_the_category_in_an_item_s_own_url_comes_first() -> None:
+def test_category_in_the_item_url_takes_precedence() -> None:
     response = page('<a href="/tea/item/1"></a>')
     shop = wrapper(item_pages=r"/(?P<category>\w+)/item/")
     assert [x.category for x in wanted(response, shop, "coffee")] == ["tea"]
@@ -112,15 +112,15 @@ LINKS = """
 """
 
 
-def counted(body: str, kept: int = 20, **keys: Any) -> LinkCounts:
+def counts_of(body: str, max_kept: int = 20, **keys: Any) -> LinkCounts:
     """Return the link counts of a page."""
-    counts = LinkCounts(kept)
+    counts = LinkCounts(max_kept)
     wanted(page(body), wrapper(**keys), None, counts)
     return counts
 
 
-def test_every_link_is_counted_once_by_what_the_patterns_make_of_it() -> None:
-    counts = counted(LINKS)
+def test_links_are_counted_once_by_class() -> None:
+    counts = counts_of(LINKS)
     assert counts.counts == {
         "pages with links": 1, "links": 9, "list links": 1, "item links": 2,
         "ambiguous links": 2, "unmatched links": 3, "foreign links": 1,
@@ -132,7 +132,7 @@ def test_every_link_is_counted_once_by_what_the_patterns_make_of_it() -> None:
     assert [url.removeprefix(SITE) for url in counts.unmatched] == ["about", "tag/a", "tag/c"]
 
 
-def test_a_link_that_matches_both_patterns_is_left_out_without_a_word_of_its_own(
+def test_ambiguous_link_is_skipped_without_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -140,15 +140,15 @@ def test_a_link_that_matches_both_patterns_is_left_out_without_a_word_of_its_own
     assert caplog.messages == []
 
 
-def test_of_a_page_of_many_links_few_are_kept_and_all_are_counted() -> None:
+def test_all_links_are_counted_but_few_are_kept() -> None:
     body = "".join(f'<a href="/tag/{n}"></a><a href="//h{n}.example/"></a>' for n in range(5000))
-    counts = counted(body, kept=7)
+    counts = counts_of(body, max_kept=7)
     assert counts.counts["unmatched links"] == counts.counts["foreign links"] == 5000
     assert (len(counts.unmatched), len(counts.examples)) == (7, 1)
     sums = LinkCounts(10)
     for _ in range(3):
         sums.merge(counts)
-    sums.merge(counted(body.replace("/tag/", "/word/")))
+    sums.merge(counts_of(body.replace("/tag/", "/word/")))
     assert sums.counts["unmatched links"] == 20_000
     assert len(sums.unmatched) == 10
 
@@ -168,9 +168,7 @@ def test_of_a_page_of_many_links_few_are_kept_and_all_are_counted() -> None:
     ],
     ids=str,
 )
-def test_the_category_of_a_page_by_url_selector_or_constant(
-    rule: Any, category: str | None
-) -> None:
+def test_category_comes_from_url_selector_or_constant(rule: Any, category: str | None) -> None:
     url = "https://shop.example/category/tea/"
     response = page("<h1 id=top>Green\n <b>tea</b></h1><p> </p>", url)
     assert category_of(response, wrapper(category=rule), url) == category

@@ -1,4 +1,4 @@
-"""Fields of items, read from list pages."""
+"""Digests of the entries that list pages contain about items."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ BASE = "https://shop.example/list/"
 ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for n in range(9)}
 
 
-def cards(body: str, items: dict[str, str] = ITEMS) -> dict[str, str]:
+def entry_digests(body: str, items: dict[str, str] = ITEMS) -> dict[str, str]:
     html = f"<html><body>{body}</body></html>"
     digests = digests_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
-    return {url.rpartition("/")[2]: card for url, card in digests.items()}
+    return {url.rpartition("/")[2]: digest for url, digest in digests.items()}
 
 
 def product(number: int, price: str, more: str = "") -> str:
@@ -23,48 +23,48 @@ def product(number: int, price: str, more: str = "") -> str:
     )
 
 
-def test_a_card_is_all_that_is_said_of_an_item_and_of_no_other() -> None:
-    before = cards(f"<p>2 items</p><ul>{product(1, '£5')}{product(2, '£6')}</ul>")
-    after = cards(f"<p>Sale!</p><ul>{product(1, '£5')}{product(2, '£4')}</ul><p>9:14</p>")
+def test_digest_changes_only_with_the_items_own_entry() -> None:
+    before = entry_digests(f"<p>2 items</p><ul>{product(1, '£5')}{product(2, '£6')}</ul>")
+    after = entry_digests(f"<p>Sale!</p><ul>{product(1, '£5')}{product(2, '£4')}</ul><p>9:14</p>")
     assert before["1"] == after["1"]
     assert before["2"] != after["2"]
 
 
-def test_order_place_and_white_space_do_not_matter() -> None:
-    before = cards(f"<ul>{product(1, '£5')}{product(2, '£6')}</ul>")
+def test_digest_ignores_order_markup_and_white_space() -> None:
+    before = entry_digests(f"<ul>{product(1, '£5')}{product(2, '£6')}</ul>")
     spaced = product(2, "\n £6 ").replace("><", "> \n <")
-    assert cards(f"<div><ol>{spaced}{product(1, '£5')}</ol></div>") == before
+    assert entry_digests(f"<div><ol>{spaced}{product(1, '£5')}</ol></div>") == before
 
 
-def test_relative_links_and_fragments_are_those_of_the_item() -> None:
+def test_relative_links_and_fragments_are_resolved() -> None:
     by_path = '<p><a href="../item/1#top">one</a> £5</p><p><a href=" /item/2 ">two</a></p>'
-    assert set(cards(by_path)) == {"1", "2"}
+    assert set(entry_digests(by_path)) == {"1", "2"}
 
 
-def test_an_item_that_has_the_page_to_itself_has_no_card() -> None:
-    assert cards(f"<ul>{product(1, '£5')}</ul><p>{'news ' * 9}</p>") == {}
+def test_single_item_on_a_page_has_no_digest() -> None:
+    assert entry_digests(f"<ul>{product(1, '£5')}</ul><p>{'news ' * 9}</p>") == {}
 
 
-def test_an_item_that_is_linked_from_two_places_is_told_by_the_first() -> None:
+def test_digest_uses_the_first_of_two_links_to_an_item() -> None:
     twice = f"<ul>{product(1, '£5')}{product(2, '£6')}</ul><p><a href='/item/1'>again</a>"
-    assert cards(f"{twice} today</p>") == cards(f"{twice} tomorrow</p>")
+    assert entry_digests(f"{twice} today</p>") == entry_digests(f"{twice} tomorrow</p>")
 
 
-def test_other_links_and_broken_ones_are_no_items() -> None:
+def test_unselected_and_invalid_links_are_ignored() -> None:
     body = f'<a href="http://[::1">x</a><a>y</a><a href="/about">z</a>{product(1, "£5")}'
-    assert set(cards(body + product(2, "£6"))) == {"1", "2"}
-    assert cards("") == {}
+    assert set(entry_digests(body + product(2, "£6"))) == {"1", "2"}
+    assert entry_digests("") == {}
     assert digests_of(HtmlResponse(BASE, body=b""), ITEMS) == {}
 
 
-def test_a_deep_page_is_no_trouble() -> None:
+def test_deeply_nested_entries_are_found() -> None:
     deep = "<div>" * 200 + product(1, "£5") + "</div>" * 200
-    assert set(cards(deep + product(2, "£6"))) == {"1", "2"}
+    assert set(entry_digests(deep + product(2, "£6"))) == {"1", "2"}
 
 
-def test_scripts_say_nothing_of_an_item() -> None:
-    def listed(nonce: int) -> dict[str, str]:
+def test_digest_ignores_scripts() -> None:
+    def digests_with(nonce: int) -> dict[str, str]:
         script = f"<script>track({nonce})</script>"
-        return cards(f"<ul>{product(1, '£5', script)}{product(2, '£6', script)}</ul>")
+        return entry_digests(f"<ul>{product(1, '£5', script)}{product(2, '£6', script)}</ul>")
 
-    assert listed(1) == listed(2)
+    assert digests_with(1) == digests_with(2)

@@ -22,13 +22,13 @@ ARTICLE = f"""<html><head><title>Bridge | The Daily</title><style>p {{ color: re
 <script>track("page")</script><footer>Imprint and privacy</footer></body></html>"""
 
 
-def test_an_article_is_read_without_its_frame() -> None:
+def test_main_text_excludes_boilerplate() -> None:
     text = main_text(page(ARTICLE))["main_text"]
     assert all(paragraph in text for paragraph in PARAGRAPHS)
     assert not [word for word in ("Politics", "Imprint", "track", "color") if word in text]
 
 
-def test_an_article_has_its_title() -> None:
+def test_title_is_extracted_from_the_article() -> None:
     assert main_text(page(ARTICLE))["title"] == "Old bridge to be repaired"
 
 
@@ -36,7 +36,7 @@ def test_an_article_has_its_title() -> None:
     "body",
     ["<p>5</p>", "<ul><li>5</li></ul>", "<table><tr><td>5</td></tr></table>", "<div>5</div>"],
 )
-def test_a_page_without_prose_gives_what_its_body_says(body: str) -> None:
+def test_page_without_prose_falls_back_to_its_body(body: str) -> None:
     read = main_text(page(f"<body><nav>menu</nav>{body}<script>x=1</script><footer>end</footer>"))
     assert read["main_text"] is not None
     assert "5" in read["main_text"]
@@ -44,17 +44,17 @@ def test_a_page_without_prose_gives_what_its_body_says(body: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["<body></body>", "<body><nav>menu</nav></body>", "<!-- -->"])
-def test_a_page_that_says_nothing_gives_nothing(body: str) -> None:
+def test_empty_page_has_no_title_or_main_text(body: str) -> None:
     assert main_text(page(body)) == {"title": None, "main_text": None}
 
 
 @pytest.mark.parametrize("tag", ["div", "b", "table", "font", "blockquote"])
-def test_deep_nesting_is_no_error(tag: str) -> None:
+def test_deep_nesting_does_not_fail(tag: str) -> None:
     read = main_text(page(f"<body><p>shallow</p>{f'<{tag}>' * 100_000}deep</body>"))
     assert "shallow" in (read["main_text"] or "")
 
 
-def test_an_endless_page_is_cut() -> None:
+def test_very_long_page_is_truncated() -> None:
     read = main_text(page(f"<body><div>{'word ' * 300_000}</div></body>"))
     assert read["main_text"] is not None
     assert len(read["main_text"]) <= MAX_CHARACTERS
@@ -69,13 +69,13 @@ def test_an_endless_page_is_cut() -> None:
         ("<meta property='og:title' content=' '><h1> </h1><title>T</title>", "T"),
         ("<p>x</p>", None),
     ],
-    ids=["og:title first", "then h1", "then title", "empty ones do not count", "none"],
+    ids=["og:title first", "then h1", "then title", "empty titles are ignored", "none"],
 )
-def test_the_title_is_the_page_s_own(head: str, title: str | None) -> None:
+def test_title_precedence(head: str, title: str | None) -> None:
     assert page_title(page(head)) == title
 
 
-def test_a_title_and_a_body_without_prose_are_not_glued() -> None:
+def test_blocks_and_line_breaks_become_spaces() -> None:
     body = "<h1>Tea<br>and <i>cof</i>fee</h1><div>One</div><div>Two<template>3</template></div>"
     read = main_text(page(f"<body>{body}</body>"))
     assert read["title"] == "Tea and coffee"

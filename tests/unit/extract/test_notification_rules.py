@@ -1,4 +1,4 @@
-"""Rules of notifications: their conditions, what they are about, and errors in files."""
+"""Notification rules: conditions, selection of pages, and errors in configuration files."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ OF_SHOP = {"name": "cheap", "channels": "phone"}
         ("stock is present", True),
     ],
 )
-def test_a_condition_compares_the_page_before_and_after(condition: str, holds: bool) -> None:
+def test_condition_compares_old_and_new_fields(condition: str, holds: bool) -> None:
     assert Condition.parse(condition).holds(BEFORE, AFTER) is holds
 
 
 @pytest.mark.parametrize("condition", ["price falls", "stock changes", "title stops containing x"])
-def test_a_new_page_has_nothing_to_compare_with(condition: str) -> None:
+def test_change_conditions_do_not_hold_for_new_pages(condition: str) -> None:
     assert not Condition.parse(condition).holds(None, AFTER)
 
 
@@ -64,7 +64,7 @@ def test_a_new_page_has_nothing_to_compare_with(condition: str) -> None:
     ["", "price", "price <", "price < cheap", "price falls by", "price falls by -1", "< 3",
      "price is missing now", "price likes 3", "a = " + "b" * MAX_CONDITION_CHARACTERS],
 )  # fmt: skip
-def test_an_invalid_condition_is_an_error_with_examples(condition: str) -> None:
+def test_invalid_condition_error_has_examples(condition: str) -> None:
     with pytest.raises(ValueError, match=r"^invalid condition: .* Examples: 'price < 10'"):
         Condition.parse(condition)
 
@@ -101,7 +101,7 @@ def test_an_error_names_the_file_the_rule_and_the_key(
     assert str(error.value).startswith(f"{path}: {problem}")
 
 
-def test_a_crawl_needs_the_events_of_all_rules_of_its_site() -> None:
+def test_wanted_events_combine_all_rules_of_the_site() -> None:
     rules = rules_in(
         [
             OF_SHOP | {"events": ["failing"], "failures": 7, "sites": ["shop"]},

@@ -44,11 +44,11 @@ def test_markup_becomes_lines_of_text(markup: str, text: str) -> None:
     "markup",
     ["<div>" * 50_000 + "deep", "<p " + " ".join(f"a{n}=1" for n in range(50_000)) + ">deep"],
 )
-def test_nothing_is_too_deep_or_too_wide(markup: str) -> None:
+def test_deeply_nested_and_very_long_tags_are_parsed(markup: str) -> None:
     assert plain(markup) == "deep"
 
 
-def test_an_endless_text_is_cut() -> None:
+def test_very_long_text_is_truncated() -> None:
     assert len(plain("word " * 300_000)) <= MAX_CHARACTERS
 
 
@@ -70,7 +70,7 @@ def test_an_endless_text_is_cut() -> None:
         ("", None),
     ],
 )
-def test_the_text_is_the_content_else_the_summary(inside: str, text: str | None) -> None:
+def test_content_takes_precedence_over_summary(inside: str, text: str | None) -> None:
     assert rss_text(inside) == text
 
 
@@ -89,7 +89,7 @@ def test_the_text_is_the_content_else_the_summary(inside: str, text: str | None)
         ('<content src="https://a.example/1"/><summary>a</summary>', "a"),
     ],
 )
-def test_atom_says_what_its_texts_are(content: str, text: str) -> None:
+def test_atom_text_types_are_respected(content: str, text: str) -> None:
     entry = only(atom(f"<entry><id>1</id>{content}</entry>"))
     assert entry.content["main_text"] == text
 
@@ -110,12 +110,12 @@ def test_titles_are_plain_text(raw: str, title: str) -> None:
     assert entry.content == {"title": title}
 
 
-def test_what_json_calls_text_is_not_read_as_markup() -> None:
+def test_json_content_text_is_not_parsed_as_markup() -> None:
     entry = only(json_feed({"id": "1", "title": "a <b>", "content_text": "a <b> &amp;"}))
     assert entry.content == {"title": "a <b>", "main_text": "a <b> &amp;"}
 
 
-def test_names_are_there_once_and_in_one_line() -> None:
+def test_tags_and_authors_are_deduplicated_and_single_line() -> None:
     tags = "<category> a\n b</category><category>a b</category><category/>"
     entry = only(
         rss(f"<item><guid>1</guid>{tags}<author>Ada</author><dc:creator>Ada</dc:creator></item>")

@@ -80,7 +80,7 @@ SITES = {
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_the_right_patterns_are_among_the_first_three(name: str) -> None:
+def test_correct_patterns_rank_in_the_top_three(name: str) -> None:
     pages, lists, items = SITES[name]
     proposals = propose(pages)
     list_rank = rank(proposals.lists, *lists, without=tuple(items))
@@ -90,7 +90,7 @@ def test_the_right_patterns_are_among_the_first_three(name: str) -> None:
     assert (list_rank, item_rank) < (3, 3)
 
 
-def test_items_next_to_lists_exclude_them() -> None:
+def test_item_patterns_exclude_list_pages() -> None:
     pages, *_ = SITES["items in the root folder"]
     first = propose(pages).items[0]
     assert first.pattern == "^https?://[^/]+/[^/]+/?$"
@@ -100,7 +100,7 @@ def test_items_next_to_lists_exclude_them() -> None:
     assert len(first.urls) == 8
 
 
-def test_the_pages_that_tell_most_come_first() -> None:
+def test_most_informative_pages_are_fetched_first() -> None:
     home = page("/", *products("/product/"), ("/category/tea/", "Tea"), ("/feed.xml", "Feed"))
     chosen = worth_fetching([home], 3)
     assert chosen[:2] == [f"{HOST}/category/tea/", f"{HOST}{products('/product/')[0][0]}"]
@@ -108,7 +108,7 @@ def test_the_pages_that_tell_most_come_first() -> None:
     assert not {f"{HOST}/about", f"{HOST}/cart", f"{HOST}/feed.xml"} & set(chosen)
 
 
-def test_links_to_other_hosts_and_broken_ones_are_left_out() -> None:
+def test_foreign_and_invalid_links_are_skipped() -> None:
     body = (
         '<a href="https://other.example/x">x</a><a href="javascript:alert(1)">y</a>'
         '<a href="https://[x/">z</a><a href="//www.shop.example/p#top">p</a><a>none</a>'
@@ -122,7 +122,7 @@ def test_a_page_without_links_has_no_proposals() -> None:
     assert propose([]).items == ()
 
 
-def test_no_page_makes_it_slow() -> None:
+def test_pages_with_many_long_links_stay_fast() -> None:
     links = "".join(f'<p><a href="/{"a-" * 300}{n}/{n}{"/b" * (n % 9)}">t</a>' for n in range(4000))
     began = time.process_time()
     pages = [read(f"/{n}", links) for n in range(2)]

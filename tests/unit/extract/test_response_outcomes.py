@@ -66,21 +66,21 @@ recently by its owners."""
         *((status, Outcome.ERROR) for status in (500, 502, 503, 504, 522)),
     ],
 )
-def test_the_status_alone_may_decide(status: int, outcome: Outcome | None) -> None:
+def test_status_determines_the_outcome(status: int, outcome: Outcome | None) -> None:
     decided = status_outcome(Response(SITE, status=status))
     assert (decided and decided[0]) is outcome
 
 
-def test_a_busy_server_that_names_a_time_blocks() -> None:
+def test_503_with_retry_after_is_blocked() -> None:
     response = Response(SITE, status=503, headers={"Retry-After": "5"})
     assert status_outcome(response) == (Outcome.BLOCKED, "status 503")
 
 
-def test_an_error_says_its_status() -> None:
+def test_error_reason_includes_the_status() -> None:
     assert status_outcome(Response(SITE, status=500)) == (Outcome.ERROR, "status 500")
 
 
-def test_every_status_but_a_redirect_reaches_the_spider() -> None:
+def test_all_statuses_except_redirects_reach_the_spider() -> None:
     assert {200, 304, 404, 429, 500, 599} <= HANDLED
     assert not {301, 302, 303, 307, 308} & HANDLED
 
@@ -102,7 +102,7 @@ def test_a_page_without_content_is_empty(body: bytes) -> None:
         (page(b"%PDF-1.7\0"), "not a text page: binary content"),
     ],
 )
-def test_a_page_of_no_text_says_what_it_is(response: Response, problem: str) -> None:
+def test_non_text_page_is_rejected_with_its_type(response: Response, problem: str) -> None:
     assert page_problem(response) == problem
 
 
@@ -116,7 +116,7 @@ def test_a_page_of_no_text_says_what_it_is(response: Response, problem: str) -> 
     ],
     ids=["HTML", "JSON", "UTF-16", "UTF-16, big-endian"],
 )
-def test_a_page_of_text_has_no_problem(response: Response) -> None:
+def test_text_page_has_no_problem(response: Response) -> None:
     assert page_problem(response) is None
 
 
@@ -144,9 +144,7 @@ def test_a_page_of_text_has_no_problem(response: Response) -> None:
          "English", "German", "Spanish", "Portuguese", "Swedish", "Korean, UTF-8",
          "French, UTF-8", "English, UTF-8"],
 )  # fmt: skip
-def test_a_page_that_declares_no_encoding_is_read_in_the_one_it_shows(
-    encoding: str, text: str, times: int
-) -> None:
+def test_undeclared_encoding_is_detected(encoding: str, text: str, times: int) -> None:
     body = (
         "<!doctype html><html><head><title>x</title></head><body>"
         f"<nav><a href='/'>Home</a></nav><h1>News</h1>{f'<p>{text}</p>' * times}</body></html>"
@@ -173,18 +171,18 @@ def test_a_page_that_declares_no_encoding_is_read_in_the_one_it_shows(
         (page(codecs.BOM_UTF8 + "<p>hé</p>".encode()), "<p>hé</p>"),
         (page('<meta charset="nonsense"><p>hé</p>'.encode()), '<meta charset="nonsense"><p>hé</p>'),
     ],
-    ids=["header", "meta", "UTF-16", "UTF-16, big-endian", "UTF-8 with a mark", "unknown name"],
+    ids=["header", "meta", "UTF-16", "UTF-16, big-endian", "UTF-8 with a BOM", "unknown name"],
 )  # fmt: skip
-def test_a_page_is_read_in_the_encoding_it_declares(response: HtmlResponse, text: str) -> None:
+def test_declared_encoding_is_used(response: HtmlResponse, text: str) -> None:
     assert decoded(response).text == text
 
 
-def test_a_character_cut_by_the_sample_does_not_mislead() -> None:
+def test_character_split_by_the_sample_is_decoded() -> None:
     body = "a" * 65_535 + "é" * 10
     assert decoded(page(body.encode())).text == body
 
 
-def test_validators_are_the_server_s_words() -> None:
+def test_validators_are_stored_unchanged() -> None:
     headers = {"ETag": 'W/"1"', "Last-Modified": "Wed, 01 May 2024 12:00:00 GMT"}
     assert validators_of(Response(SITE, headers=headers)) == Validators(
         'W/"1"', "Wed, 01 May 2024 12:00:00 GMT"
@@ -192,12 +190,12 @@ def test_validators_are_the_server_s_words() -> None:
     assert not validators_of(Response(SITE))
 
 
-def test_validators_that_are_too_long_to_store_and_send_are_ignored() -> None:
+def test_overlong_validators_are_ignored() -> None:
     headers = {"ETag": "e" * MAX_VALIDATOR_BYTES, "Last-Modified": "l" * (MAX_VALIDATOR_BYTES + 1)}
     assert validators_of(Response(SITE, headers=headers)) == Validators(headers["ETag"], None)
 
 
-def test_the_raw_hash_is_of_every_byte() -> None:
+def test_raw_hash_covers_every_byte() -> None:
     assert raw_hash(b"a") == raw_hash(b"a")
     assert raw_hash(b"a") != raw_hash(b"a ")
     assert len(raw_hash(b"")) == 32
@@ -216,7 +214,7 @@ def test_the_raw_hash_is_of_every_byte() -> None:
     ],
     ids=["none", "max-age", "age", "expired", "bad age", "no-cache", "no-store"],
 )
-def test_a_response_is_current_for_its_remaining_max_age(
+def test_freshness_lifetime_is_remaining_max_age(
     headers: dict[str, str], hours: float | None
 ) -> None:
     assert at_least_hours(Response(SITE, headers=headers)) == hours

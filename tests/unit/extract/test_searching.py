@@ -17,7 +17,7 @@ from crawler.search import (
 )
 from crawler.utils.terminal import printable
 
-# Texts, and the words in them that the index alone does not find.
+# Texts, and the words in them that the MongoDB index does not find without help.
 ADDED_WORDS = {
     "plain English, “quoted” — and it’s done": None,
     "München, Москва, naïve, İ aside": "i̇",
@@ -36,12 +36,12 @@ ADDED_WORDS = {
 
 
 @pytest.mark.parametrize("text", ADDED_WORDS)
-def test_only_what_the_index_does_not_find_is_added(text: str) -> None:
+def test_only_words_that_the_index_misses_are_added(text: str) -> None:
     assert search_words(None, text, {}) == ADDED_WORDS[text]
     assert search_words(text, None, {}) == ADDED_WORDS[text]
 
 
-def test_fields_are_added_whatever_their_shape() -> None:
+def test_words_of_nested_fields_are_added() -> None:
     fields = {
         "title": "A lamp",
         "tags": ["Bright", "深度学习"],
@@ -55,12 +55,12 @@ def test_fields_are_added_whatever_their_shape() -> None:
     assert search_words(None, None, {"title": None, "price": 3}) is None
 
 
-def test_a_title_may_be_anything_that_a_wrapper_reads() -> None:
+def test_title_may_be_any_field_value() -> None:
     assert search_words(["One", "Two"], None, {}) == "one two"
     assert search_words({"amount": 1}, 7, {}) is None
 
 
-def test_words_end_somewhere() -> None:
+def test_number_of_added_words_is_bounded() -> None:
     long = "虚" * 3 + "拟世" * MAX_INDEXED_CHARACTERS
     words = search_words(long, long, {"more": long, "list": ["x1y2 " * MAX_INDEXED_CHARACTERS]})
     assert words is not None
@@ -86,7 +86,7 @@ def test_words_end_somewhere() -> None:
         (["", " ", '"', "!?-", "\u0301", "😀"], []),
     ],
 )
-def test_a_query_is_words_and_phrases(given: list[str], terms: list[tuple[str, ...]]) -> None:
+def test_query_has_words_and_phrases(given: list[str], terms: list[tuple[str, ...]]) -> None:
     assert [term.words for term in Query.of(given).terms] == terms
 
 
@@ -105,11 +105,11 @@ def test_a_query_is_words_and_phrases(given: list[str], terms: list[tuple[str, .
         (Query.of(["虚拟世界"], every=False), ['"虚拟 拟世 世界"']),
     ],
 )
-def test_what_is_looked_up_finds_all_that_can_match(query: Query, look_ups: list[str]) -> None:
+def test_look_ups_cover_all_possible_matches(query: Query, look_ups: list[str]) -> None:
     assert query.look_ups == look_ups
 
 
-def test_no_look_up_grows_with_the_query() -> None:
+def test_look_ups_of_long_queries_are_bounded() -> None:
     words = [f"w{i}" for i in range(5000)]
     for query in (Query.of(words), Query.of([" ".join(words)]), Query.of(words, every=False)):
         assert sum(len(look_up.split()) for look_up in query.look_ups) == 100
@@ -135,14 +135,14 @@ def test_no_look_up_grows_with_the_query() -> None:
         ("한국", "\u1112\u1161\u11ab국어", True),
     ],
 )
-def test_whole_words_match_in_any_form(given: str, text: str, *, is_hit: bool) -> None:
+def test_whole_words_match_after_normalization(given: str, text: str, *, is_hit: bool) -> None:
     assert Query.of([given]).matches(["", text]) is is_hit
     assert Query.of(["zebra", given], every=False).matches([text]) is is_hit
     assert not Query.of([given, "zebra"]).matches([text])
     assert not Query.of([given], ["other", given]).matches([text])
 
 
-def shown(text: str, *given: str, columns: int = 40) -> str:
+def bracketed_passage(text: str, *given: str, columns: int = 40) -> str:
     """Return a passage with its matches in brackets."""
     excerpt = passage([text], Query.of(given).terms, columns)
     return _bracketed(excerpt.text, excerpt.marks)
@@ -167,27 +167,27 @@ def _bracketed(text: str, spans: Any) -> str:
         ("", ("x",), ""),
     ],
 )
-def test_hits_are_marked_where_they_stand(text: str, given: tuple[str, ...], passage: str) -> None:
-    assert shown(text, *given) == passage
+def test_matches_are_marked_in_the_passage(text: str, given: tuple[str, ...], passage: str) -> None:
+    assert bracketed_passage(text, *given) == passage
 
 
-def test_a_passage_stands_around_the_first_hit() -> None:
+def test_passage_is_centered_on_the_first_hit() -> None:
     text = "one two three four " * 500 + "a hit at last " + "five six seven eight " * 500
-    assert shown(text, "hit") == "… four a [hit] at last five six seven …"
-    assert shown("虚拟" * 2000 + "一个世界" + "虚拟" * 2000, "一个世界") == (
+    assert bracketed_passage(text, "hit") == "… four a [hit] at last five six seven …"
+    assert bracketed_passage("虚拟" * 2000 + "一个世界" + "虚拟" * 2000, "一个世界") == (
         "…虚拟虚拟虚拟[一个世界]虚拟虚拟虚拟虚拟…"
     )
-    assert shown("x" * 5000 + " hit " + "y" * 5000, "hit").count("[hit]") == 1
+    assert bracketed_passage("x" * 5000 + " hit " + "y" * 5000, "hit").count("[hit]") == 1
 
 
-def test_the_first_text_with_a_hit_is_shown() -> None:
+def test_passage_comes_from_the_first_text_with_a_hit() -> None:
     terms = Query.of(["hit"]).terms
     assert passage(["nothing", "a hit", "the hit"], terms, 40).text == "a hit"
     assert passage(["nothing", "more"], terms, 40).text == "nothing"
     assert passage([], terms, 40).text == ""
 
 
-def test_nothing_in_a_post_moves_the_cursor() -> None:
+def test_control_characters_are_removed() -> None:
     evil = "red \x1b[31malert\x07\r\n\u202eturned\u2066 \x9b2J\x00nul\u2028line\u00a0end"
     assert printable(evil) == "red [31malert turned 2J nul line end"
     excerpt = marked(evil, Query.of(["alert"]).terms)
@@ -195,6 +195,6 @@ def test_nothing_in_a_post_moves_the_cursor() -> None:
     assert marked("an\x1b alert", Query.of(["alert"]).terms).marks == ((3, 8),)
 
 
-def test_words_are_the_same_in_every_form() -> None:
+def test_words_are_normalized() -> None:
     assert words_of("ＧｉｔＨｕｂ GITHUB github") == ["github"] * 3
     assert bare("Été — à Łódź, ガ") == " ete a łodz ガ "

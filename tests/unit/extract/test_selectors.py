@@ -1,4 +1,4 @@
-"""Selectors of clicked elements, and types and usual places of fields."""
+"""Selectors of clicked elements, and proposed types and selectors of fields."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_selector_is_short_and_stable(html: str, expected: str) -> None:
     assert page.css(css)[0].xpath("string()").get() == "here"
 
 
-def test_the_selector_fits_other_pages() -> None:
+def test_selector_also_matches_other_pages() -> None:
     first = "<div class=box><p class=amount>here</p></div><p class=note>x</p>"
     other = "<div class=box><p class=sum>5</p></div><p class=note>x</p>"
     css = selector_of(Selector(first), number_of(first), [Selector(other)])
@@ -70,7 +70,7 @@ def test_an_unknown_number_has_no_selector() -> None:
         (["", ""], FieldType.TEXT),
     ],
 )
-def test_the_type_fits_all_values(texts: list[str], expected: FieldType) -> None:
+def test_proposed_type_fits_all_values(texts: list[str], expected: FieldType) -> None:
     nodes = [Selector(f"<p>{text}</p>").css("p")[0] for text in texts]
     assert proposed_type(nodes, UTC) is expected
 
@@ -80,7 +80,7 @@ def test_blocks_of_text_are_html() -> None:
     assert proposed_type([node], UTC) is FieldType.HTML
 
 
-def test_usual_places_are_suggested_if_most_pages_have_them() -> None:
+def test_fields_on_most_pages_are_suggested() -> None:
     pages = [
         Selector(
             f"<article><h1>Tea {n}</h1><p class=price>€ {n}.00</p>"
@@ -88,15 +88,15 @@ def test_usual_places_are_suggested_if_most_pages_have_them() -> None:
         )
         for n in range(1, 4)
     ]
-    found = suggested_fields(pages, UTC)
-    assert Suggestion("title", "article h1", FieldType.TEXT) in found
-    assert Suggestion("price", ".price", FieldType.PRICE) not in found
-    assert Suggestion("price", "p.price", FieldType.PRICE) in found
-    dates = [each for each in found if each.type is FieldType.DATE]
-    assert [each.css for each in dates] == ["article time[datetime]::attr(datetime)"]
+    suggestions = suggested_fields(pages, UTC)
+    assert Suggestion("title", "article h1", FieldType.TEXT) in suggestions
+    assert Suggestion("price", ".price", FieldType.PRICE) not in suggestions
+    assert Suggestion("price", "p.price", FieldType.PRICE) in suggestions
+    dates = [suggestion for suggestion in suggestions if suggestion.type is FieldType.DATE]
+    assert [suggestion.css for suggestion in dates] == ["article time[datetime]::attr(datetime)"]
 
 
-def test_the_markup_has_nothing_active() -> None:
+def test_numbered_html_has_no_active_content() -> None:
     html = (
         "<base href=//evil.example><p onclick=a() style=x:url(y) class=c>here</p><script>s</script>"
         "<a href='javascript:x'>l</a><img src=//evil.example/x alt=picture><svg><a>z</a></svg>"
@@ -109,7 +109,7 @@ def test_the_markup_has_nothing_active() -> None:
     assert 'data-n="7"' not in shown or shown.count('data-n="7"') == 1
 
 
-def test_large_and_deep_pages_are_cut() -> None:
+def test_large_and_deep_pages_are_truncated() -> None:
     many = numbered_html(Selector("<p>x</p>" * 30_000))
     assert many.count("<p") < 21_000
     deep = numbered_html(Selector("<div>" * 1000 + "here"))

@@ -1,4 +1,4 @@
-"""Short posts on pages without markup for them."""
+"""Main text of short posts on pages without semantic markup."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def extracted(body: str, title: str = f"{TITLE} | Village") -> str:
     ],
     ids=["heading", "title's heading", "cell", "own box", "named by class", "named by id"],
 )
-def test_a_short_post_is_read_without_the_teasers_beside_it(post: str) -> None:
+def test_short_post_is_extracted_without_teasers(post: str) -> None:
     assert extracted(f"{post}<div>{CARDS}</div><div><p>{ABOUT}</p></div>") == POST
 
 
-def test_a_heading_that_only_contains_a_short_title_is_not_the_post_s() -> None:
+def test_heading_must_equal_a_short_title() -> None:
     other = f"<div><h2>Cats and dogs of our village</h2><p>{ABOUT}</p></div>"
     post = f"<div class='story-body'><h2>Cats</h2><p>{POST}</p></div>"
     assert extracted(other + post, "Cats") == POST
 
 
-def test_all_that_stands_with_the_post_is_kept() -> None:
+def test_text_next_to_the_post_is_kept() -> None:
     post = (
         f"<div><h1>{TITLE}</h1><p>{POST}</p><p>Thanks</p><p>C<b>a</b>ll<br><a>Anna</a>.</p></div>"
     )
@@ -63,24 +63,24 @@ def test_all_that_stands_with_the_post_is_kept() -> None:
     ids=["paragraphs", "a div each", "text"],
 )
 @pytest.mark.parametrize("between", ["", "<h4><a href='/1'>Another post</a></h4>"])
-def test_an_article_is_not_cut_to_the_box_of_its_heading(article: str, between: str) -> None:
+def test_article_outside_the_headings_box_is_kept(article: str, between: str) -> None:
     head = f"<div><h1>{TITLE}</h1><p>{POST}</p></div>"
     assert PARAGRAPH.strip() in extracted(f"<div>{head}{between}{article}</div>")
 
 
-def test_an_article_in_a_heading_that_is_never_closed_is_kept() -> None:
+def test_article_in_an_unclosed_heading_is_kept() -> None:
     article = "".join(f"<p>{n}. {PARAGRAPH}</p>" for n in range(8))
     assert "7. The council" in extracted(
         f"<div><h1>{TITLE}</h1><p>{POST}</p><h2>Standfirst{article}</div>"
     )
 
 
-def test_what_a_page_says_in_several_named_places_is_kept() -> None:
+def test_all_elements_with_post_classes_are_kept() -> None:
     parts = [f"<div class='post-text'><p>{n}. {POST}</p></div>" for n in range(2)]
     assert all(f"{n}. {POST}" in extracted("".join(parts)) for n in range(2))
 
 
 @pytest.mark.parametrize("tag", ["div", "a", "h2", "span"])
-def test_deep_nesting_takes_no_time(tag: str) -> None:
+def test_deep_nesting_does_not_hide_the_post(tag: str) -> None:
     deep = f"<{tag} class='post'>{POST}" * 20_000
     assert POST in extracted(f"<h1>{TITLE}</h1><p>{POST}</p>{deep}")

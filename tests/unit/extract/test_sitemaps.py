@@ -15,7 +15,7 @@ from crawler.items import Kind, Link, LinkCounts
 from tests.unit.pages import SITE, wrapper
 
 LIMIT = 1_000_000
-LONGEST = 200
+MAX_URL_LENGTH = 200
 NAMESPACE = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 
 
@@ -35,7 +35,7 @@ def links(body: bytes) -> tuple[Link, ...]:
     """Return the wanted links in a sitemap."""
     sitemap = sitemap_of(body, LIMIT)
     assert sitemap is not None
-    return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, LinkCounts())
+    return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, LinkCounts())
 
 
 def urls(body: bytes) -> list[str]:
@@ -46,7 +46,7 @@ def urls(body: bytes) -> list[str]:
 ONE = urlset("<loc>https://shop.example/item/1</loc>")
 
 
-def test_entries_that_the_wrapper_wants_are_links() -> None:
+def test_selected_entries_become_links() -> None:
     body = urlset(
         "<loc>https://shop.example/item/1</loc>",
         "<loc>\n https://shop.example/category/tea/ </loc>",
@@ -90,29 +90,29 @@ def test_lastmod_is_a_time_in_utc_or_none(lastmod: str, expected: datetime | Non
         "<loc></loc>",
         "<loc>http://[::1/item/1</loc>",
         "<loc>https://shop.example:99999/item/1</loc>",
-        f"<loc>https://shop.example/item/{'1' * LONGEST}</loc>",
+        f"<loc>https://shop.example/item/{'1' * MAX_URL_LENGTH}</loc>",
         "<loc>mailto:item/@shop.example</loc>",
     ],
-    ids=["no loc", "empty loc", "half an address", "port out of range", "too long", "no page"],
+    ids=["no loc", "empty loc", "invalid host", "port out of range", "too long", "mailto"],
 )
-def test_a_broken_entry_does_not_hide_the_others(entry: str) -> None:
+def test_invalid_entries_are_skipped(entry: str) -> None:
     body = urlset(entry, "<loc>https://shop.example/item/2</loc>")
     assert urls(body) == ["https://shop.example/item/2"]
 
 
-def test_entries_are_counted_by_what_the_patterns_make_of_them() -> None:
+def test_entries_are_counted_by_class() -> None:
     counts = LinkCounts()
     expected = ("https://shop.example/item/1", "https://shop.example/about", "https://b.example/")
     sitemap = sitemap_of(urlset(*(f"<loc>{url}</loc>" for url in expected)), LIMIT)
     assert sitemap is not None
-    sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, counts)
+    sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, counts)
     assert counts.counts == {
         "pages with links": 1, "links": 2, "item links": 1, "unmatched links": 1,
         "foreign links": 1,
     }  # fmt: skip
 
 
-def test_the_sitemaps_of_an_index_are_list_pages() -> None:
+def test_sitemaps_in_an_index_become_list_pages() -> None:
     body = index("https://shop.example/items.xml.gz", "/more.xml")
     assert links(body) == (
         Link("https://shop.example/items.xml.gz", Kind.LIST),
@@ -126,24 +126,24 @@ def test_the_sitemaps_of_an_index_are_list_pages() -> None:
         "https://shop.example:99999/items.xml",
         "http://[::1/items.xml",
         "https://other.example/items.xml",
-        f"https://shop.example/{'a' * LONGEST}.xml",
+        f"https://shop.example/{'a' * MAX_URL_LENGTH}.xml",
     ],
-    ids=["port out of range", "half an address", "another site", "too long"],
+    ids=["port out of range", "invalid host", "another site", "too long"],
 )
-def test_an_index_is_held_to_the_same_rules(location: str) -> None:
+def test_invalid_sitemap_urls_in_an_index_are_skipped(location: str) -> None:
     assert urls(index(location, "/good.xml")) == ["https://shop.example/good.xml"]
 
 
-def test_a_gzipped_sitemap_is_unpacked() -> None:
+def test_gzipped_sitemap_is_decompressed() -> None:
     assert urls(gzip.compress(ONE)) == ["https://shop.example/item/1"]
 
 
-def test_a_sitemap_of_several_gzip_members_is_read_to_its_end() -> None:
+def test_all_gzip_members_are_read() -> None:
     body = gzip.compress(ONE[:60]) + gzip.compress(ONE[60:])
     assert urls(body) == ["https://shop.example/item/1"]
 
 
-def test_a_gzip_bomb_is_refused() -> None:
+def test_gzip_bomb_is_rejected() -> None:
     entry = "<loc>https://shop.example/item/{}</loc>"
     bomb = gzip.compress(urlset(*(entry.format(n) for n in range(20_000))), 9)
     with pytest.raises(Misbehaves, match="more than 10000 bytes"):
@@ -156,13 +156,13 @@ def test_a_gzip_bomb_is_refused() -> None:
         b"", b"<html><body>no map</body></html>", b"\x1f\x8b broken", b"\x1f\x8b",
         gzip.compress(b"something else"), b'{"urlset": 1}',
     ],
-    ids=["empty", "a page", "broken gzip", "gzip magic alone", "gzip of another", "JSON"],
+    ids=["empty", "HTML page", "broken gzip", "gzip magic only", "gzip of other data", "JSON"],
 )  # fmt: skip
-def test_what_is_no_sitemap_is_none(body: bytes) -> None:
+def test_other_documents_are_not_sitemaps(body: bytes) -> None:
     assert sitemap_of(body, LIMIT) is None
 
 
-def test_a_page_that_only_writes_about_sitemaps_is_none() -> None:
+def test_page_with_urlset_in_a_comment_is_not_a_sitemap() -> None:
     assert sitemap_of(b"<!-- <urlset> --><html><a href='/item/1'>x</a></html>", LIMIT) is None
 
 
@@ -181,11 +181,11 @@ def test_a_page_that_only_writes_about_sitemaps_is_none() -> None:
     ids=["truncated", "unknown entity", "byte order mark", "blank line", "no namespace", "deep",
          "empty"],
 )  # fmt: skip
-def test_broken_xml_gives_what_can_be_read(body: bytes, expected: list[str]) -> None:
+def test_broken_xml_is_parsed_as_far_as_possible(body: bytes, expected: list[str]) -> None:
     assert urls(body) == expected
 
 
-def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
+def test_external_entities_are_not_resolved(tmp_path: Path) -> None:
     secret = tmp_path / "file"
     secret.write_text("secret", encoding="utf-8")
     body = (
@@ -193,29 +193,29 @@ def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
         "<urlset><url><loc>https://shop.example/item/&e;</loc></url></urlset>"
     )
     sitemap = sitemap_of(body.encode(), LIMIT)
-    links = sitemap_links(sitemap, SITE, wrapper(), LONGEST, LinkCounts()) if sitemap else ()
+    links = sitemap_links(sitemap, SITE, wrapper(), MAX_URL_LENGTH, LinkCounts()) if sitemap else ()
     assert not any("secret" in link.url for link in links)
 
 
 @pytest.mark.parametrize(
-    "packed",
+    "compressed",
     [gzip.compress(ONE)[:-8], gzip.compress(ONE) + b"\r\n", gzip.compress(ONE) + b"\0" * 512],
-    ids=["truncated", "more after it", "padded"],
+    ids=["truncated", "trailing newline", "zero-padded"],
 )
-def test_a_gzipped_sitemap_is_read_as_far_as_it_goes(packed: bytes) -> None:
-    assert urls(packed) == ["https://shop.example/item/1"]
+def test_damaged_gzip_is_read_as_far_as_possible(compressed: bytes) -> None:
+    assert urls(compressed) == ["https://shop.example/item/1"]
 
 
 @pytest.mark.parametrize(
     "before", ["<!--a-->", "<?a?>", "<!-- ", "<!DOCTYPE a>", "<!DOCTYPE a [", " "]
 )
-def test_what_stands_before_the_root_takes_no_time(before: str) -> None:
+def test_prolog_is_scanned_quickly(before: str) -> None:
     started = perf_counter()
     assert sitemap_of((before * 32 + "<html>").encode(), LIMIT) is None
     assert perf_counter() - started < 1
 
 
-def test_comments_and_instructions_may_stand_before_the_root() -> None:
+def test_comments_and_instructions_before_the_root_are_accepted() -> None:
     head = b'<?xml-stylesheet href="/s.xsl"?>\n<!-- by a plugin -->\n<!-- and another -->\n'
     xml, _, rest = ONE.partition(b"?>")
     assert urls(xml + b"?>" + head + rest) == ["https://shop.example/item/1"]

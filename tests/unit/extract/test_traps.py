@@ -1,4 +1,4 @@
-"""Spider traps: links that become targets, and links that are skipped on endless sites."""
+"""Spider traps: caps that limit which links of endless sites become targets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def items(of: Traps, *paths: str) -> list[Link]:
     return [Link(url, Kind.ITEM, pattern=of.wrapper.match(url).pattern) for url in urls]
 
 
-def test_what_is_as_deep_as_the_cap_is_wanted_still() -> None:
+def test_links_at_the_depth_cap_are_followed() -> None:
     shop = traps(max_depth=3)
     links = items(shop, "item/1")
     assert shop.within_caps(links, 3) == links
@@ -31,7 +31,7 @@ def test_what_is_as_deep_as_the_cap_is_wanted_still() -> None:
     assert shop.left_out == 1
 
 
-def test_a_pattern_takes_so_many_and_another_as_many_more() -> None:
+def test_item_cap_applies_to_each_pattern() -> None:
     shop = traps(item_pages=["/item/", "/event/"], max_pattern_items=2)
     some = items(shop, "item/1", "item/2", "item/3", "event/1")
     assert [link.url for link in shop.within_caps(some, 1)] == [
@@ -41,14 +41,14 @@ def test_a_pattern_takes_so_many_and_another_as_many_more() -> None:
     assert sorted(shop.targets.values()) == [2, 2]
 
 
-def test_it_is_told_beforehand_which_patterns_would_be_full() -> None:
+def test_over_caps_returns_patterns_that_would_exceed_the_cap() -> None:
     shop = traps(max_pattern_items=2)
     (pattern,) = {link.pattern for link in items(shop, "item/1")}
     assert shop.over_caps(items(shop, "item/1", "item/2")) == set()
     assert shop.over_caps(items(shop, "item/1", "item/2", "item/3")) == {pattern}
 
 
-def test_a_cap_is_said_once_and_all_that_is_left_out_counts(
+def test_cap_is_logged_once_and_skipped_links_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop = traps(max_pattern_items=1)
@@ -75,12 +75,12 @@ def test_a_cap_is_said_once_and_all_that_is_left_out_counts(
         ("a?b=/c/c/c/c/c", 1),
     ],
 )
-def test_how_often_a_part_of_a_path_stands_in_it(path: str, times: int) -> None:
+def test_repeated_path_segments_are_counted(path: str, times: int) -> None:
     assert not repeats(f"{SITE}{path}", times)
     assert repeats(f"{SITE}{path}", times - 1) or times == 1
 
 
-def test_an_ordinary_link_is_over_no_cap_of_the_defaults() -> None:
+def test_default_caps_allow_ordinary_links() -> None:
     shop = traps()
     links = items(shop, "2011/11/11/11/item/1", "item/a/b/c/d/e/f/g/h/i/j/k?a=/1/1/1/1/1/1/1/1/1/1")
     assert shop.within_caps(links, 1000) == links

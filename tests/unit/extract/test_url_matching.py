@@ -28,7 +28,7 @@ NOTHING = Match()
     ],
     ids=["list", "list below", "item", "neither", "host", "prefix", "suffix", "both", "start"],
 )
-def test_the_patterns_decide(url: str, expected: Match) -> None:
+def test_patterns_classify_urls(url: str, expected: Match) -> None:
     assert wrapper().match(url) == expected
 
 
@@ -57,7 +57,7 @@ WATCHED = "https://shop.example/page?id=5"
         (WATCHED, {"item_pages": WATCHED, "list_pages": ()}),
         (WATCHED, {"item_pages": ["/nowhere", WATCHED]}),
     ],
-    ids=["matches item_pages", "without list_pages", "word for word", "one of several"],
+    ids=["matches item_pages", "without list_pages", "URL as pattern", "one of several"],
 )
 def test_a_start_url_that_only_item_pages_matches_is_an_item(
     start: str, patterns: dict[str, Any]
@@ -68,12 +68,12 @@ def test_a_start_url_that_only_item_pages_matches_is_an_item(
     assert shop.match(SITE).kind is Kind.LIST
 
 
-def test_a_start_url_that_list_pages_matches_is_a_list_though_it_is_written_as_an_item() -> None:
+def test_list_pages_take_precedence_for_a_start_url() -> None:
     shop = wrapper(start_urls=WATCHED, item_pages=WATCHED, list_pages=r"/page\?")
     assert shop.match(WATCHED).kind is Kind.LIST
 
 
-def test_a_start_url_that_is_an_item_may_name_its_category() -> None:
+def test_item_start_url_may_contain_its_category() -> None:
     shop = wrapper(start_urls="https://shop.example/tea/item/5", item_pages=r"/(?P<category>\w+)/i")
     assert shop.match("https://shop.example/tea/item/5") == Match(Kind.ITEM, "tea")
 
@@ -103,21 +103,21 @@ def test_a_start_url_that_is_an_item_may_name_its_category() -> None:
         "group, UTF-8",
         "group, another encoding",
         "constant",
-        "constant on the start",
-        "pattern: its first group",
-        "pattern: all of it",
-        "pattern: its group of that name",
+        "constant on the start URL",
+        "pattern: first group",
+        "pattern: whole match",
+        "pattern: named group",
         "pattern without a match",
         "selector: not in the URL",
         "no group",
-        "start without a group",
+        "start URL without a group",
     ],
 )
 def test_the_category_of_a_list_page(keys: dict[str, Any], url: str, category: str | None) -> None:
     assert wrapper(**keys).match(url) == Match(Kind.LIST, category)
 
 
-def test_an_item_may_name_its_category_itself() -> None:
+def test_item_url_may_contain_its_category() -> None:
     shop = wrapper(item_pages=r"/(?P<category>\w+)/item/")
     assert shop.match("https://shop.example/tea/item/5") == Match(Kind.ITEM, "tea")
 
@@ -125,7 +125,7 @@ def test_an_item_may_name_its_category_itself() -> None:
 @pytest.mark.parametrize("start", ["https://shop.example/", "https://www.shop.example/"])
 @pytest.mark.parametrize("host", ["shop.example", "www.shop.example"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_www_and_the_scheme_are_no_other_site(start: str, host: str, scheme: str) -> None:
+def test_www_and_scheme_do_not_change_the_site(start: str, host: str, scheme: str) -> None:
     assert wrapper(start_urls=start).match(f"{scheme}://{host}/item/5").kind is Kind.ITEM
 
 
@@ -140,15 +140,15 @@ def test_www_and_the_scheme_are_no_other_site(start: str, host: str, scheme: str
         ("Shop.Example", "shop.example", Kind.ITEM),
         ("bücher.example", "xn--bcher-kva.example", Kind.ITEM),
     ],
-    ids=["no subdomains", "subdomain", "itself", "narrower", "elsewhere", "capitals", "IDN"],
+    ids=["no subdomains", "subdomain", "same", "narrower", "other site", "capitals", "IDN"],
 )
-def test_allowed_domains_say_where_the_site_ends(
+def test_allowed_domains_limit_the_site(
     domains: list[str] | str, host: str, kind: Kind | None
 ) -> None:
     assert wrapper(allowed_domains=domains).match(f"https://{host}/item/5").kind is kind
 
 
-def test_a_site_with_an_international_name_is_its_own() -> None:
+def test_internationalized_domain_matches_itself() -> None:
     books = wrapper(start_urls="https://bücher.example/")
     assert books.match(books.starts[0]).kind is Kind.LIST
     assert books.match(books.canonical("https://bücher.example/item/5")).kind is Kind.ITEM

@@ -28,7 +28,7 @@ def error_of(keys: dict[str, Any], source: str = "shop.toml") -> str:
     return str(caught.value)
 
 
-def test_a_name_a_start_and_a_pattern_are_enough() -> None:
+def test_name_start_url_and_pattern_are_sufficient() -> None:
     shop = Wrapper.of(MINIMAL, "shop.toml")
     assert shop.start_urls == (SITE,)
     assert shop.item_pages == ("/item/",)
@@ -36,7 +36,7 @@ def test_a_name_a_start_and_a_pattern_are_enough() -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "start_urls", "item_pages"])
-def test_none_of_the_three_may_be_missing(key: str) -> None:
+def test_required_keys_are_checked(key: str) -> None:
     keys = {name: value for name, value in MINIMAL.items() if name != key}
     assert error_of(keys) == f"shop.toml: {key}: is missing"
 
@@ -140,9 +140,9 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "mistake",
     [{"item_pages": "("}, {"list_pages": "/item/"}, {"cookies": 5}, {"proxy": "${NO_SUCH}"}],
-    ids=["a pattern", "both patterns", "a type", "a variable"],
+    ids=["invalid pattern", "shared pattern", "wrong type", "unset variable"],
 )
-def test_a_secret_is_in_no_error(mistake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_hide_secrets(mistake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_KEY", "hunter2")
     error = error_of(MINIMAL | {"headers": {"Authorization": "${SHOP_KEY}"}} | mistake)
     assert "hunter2" not in error
@@ -151,7 +151,7 @@ def test_a_secret_is_in_no_error(mistake: dict[str, Any], monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "proxy", ["http://${SHOP_USER}:hunter2@proxy.example", "http://me:hunter2@${SHOP_USER}.example"]
 )
-def test_a_variable_elsewhere_does_not_excuse_a_password_in_the_proxy(
+def test_proxy_password_is_rejected_despite_other_variables(
     proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_USER", "me")
@@ -167,27 +167,27 @@ def test_a_variable_elsewhere_does_not_excuse_a_password_in_the_proxy(
         ("allowed_domains", "a.example"),
     ],
 )
-def test_one_text_stands_for_a_list_of_one(key: str, text: str) -> None:
+def test_string_is_accepted_for_a_list(key: str, text: str) -> None:
     assert getattr(wrapper(**{key: text}), key) == (text,)
 
 
-def test_a_text_for_a_field_is_a_css_selector_of_text() -> None:
+def test_string_field_is_a_css_text_selector() -> None:
     assert wrapper(fields={"title": "h1"}).fields == {"title": text("h1")}
 
 
-def test_main_text_is_wanted_where_there_are_no_fields_or_where_it_is_asked_for() -> None:
+def test_main_text_is_extracted_without_fields_or_if_requested() -> None:
     assert wrapper().wants_main_text
     assert not wrapper(fields={"title": "h1"}).wants_main_text
     assert wrapper(fields={"title": "h1"}, main_text=True).wants_main_text
     assert not wrapper(main_text=False, fields={"title": "h1"}).wants_main_text
 
 
-def test_start_urls_are_canonical_and_each_counts_once() -> None:
+def test_start_urls_are_canonicalized_and_deduplicated() -> None:
     shop = wrapper(start_urls=["https://shop.example", "https://SHOP.example/?utm_source=x"])
     assert shop.starts == ("https://shop.example/",)
 
 
-def test_a_wrapper_says_which_parameters_to_strip() -> None:
+def test_strip_parameters_override_the_defaults() -> None:
     url = "https://shop.example/?sid=1&utm_source=x"
     assert wrapper().canonical(url) == "https://shop.example/?sid=1"
     assert wrapper(strip_parameters=["sid"]).canonical(url) == "https://shop.example/?utm_source=x"
@@ -207,7 +207,7 @@ def test_a_wrapper_says_which_parameters_to_strip() -> None:
     ],
     ids=str,
 )
-def test_the_selector_digest_changes_with_what_decides_the_content(edit: dict[str, Any]) -> None:
+def test_selector_digest_changes_with_content_keys(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
     assert wrapper(**({"fields": {"title": "h1"}} | edit)).selector_digest(
         Kind.ITEM
@@ -227,7 +227,7 @@ def test_the_selector_digest_changes_with_what_decides_the_content(edit: dict[st
     ],
     ids=str,
 )
-def test_the_selector_digest_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
+def test_selector_digest_ignores_other_keys(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
     assert wrapper(fields={"title": "h1"}, **edit).selector_digest(
         Kind.ITEM
@@ -244,18 +244,16 @@ PLANNING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("kind", [Kind.LIST, Kind.ITEM])
 @pytest.mark.parametrize("edit", PLANNING, ids=str)
-def test_when_a_page_is_visited_is_no_part_of_the_selector_digest(
-    edit: dict[str, Any], kind: Kind
-) -> None:
+def test_selector_digest_ignores_scheduling_keys(edit: dict[str, Any], kind: Kind) -> None:
     assert wrapper(**edit).selector_digest(kind) == wrapper().selector_digest(kind)
 
 
-def test_a_site_without_windows_is_always_open() -> None:
+def test_site_without_visiting_hours_is_always_open() -> None:
     assert wrapper().open_hours.all()
     assert wrapper(visiting_hours=[], blackout=[]).open_hours.all()
 
 
-def test_a_site_is_open_in_its_windows_but_not_in_its_blackout_by_its_own_clock() -> None:
+def test_visiting_hours_and_blackout_use_the_sites_time_zone() -> None:
     shop = wrapper(
         visiting_hours="Mon-Fri 08:00-18:00", blackout=["12:00-13:00"], timezone="Asia/Kolkata"
     )
@@ -268,12 +266,12 @@ def test_a_site_is_open_in_its_windows_but_not_in_its_blackout_by_its_own_clock(
     assert not shop.open_at(datetime(2024, 5, 5, 5, tzinfo=UTC))
 
 
-def test_the_open_hours_cannot_be_written_to() -> None:
+def test_open_hours_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         wrapper().open_hours[0] = False
 
 
-def test_wrappers_whose_open_hours_were_asked_for_still_compare() -> None:
+def test_definitions_with_cached_open_hours_compare_equal() -> None:
     some, others = wrapper(visiting_hours="Sat"), wrapper(visiting_hours="Sat")
     assert some.open_hours is others.open_hours
     assert some == others != wrapper(visiting_hours="Sun")
@@ -320,7 +318,7 @@ stock = {jmespath = "stock", type = "number"}
 """
 
 
-def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
+def test_class_and_toml_definitions_are_equal(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(SHOP_TOML, encoding="utf-8")
     from_class, from_file = Shop.read_wrapper(Arguments()), Wrapper.of(read_toml(file), str(file))
@@ -328,7 +326,7 @@ def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
     assert from_class.selector_digest(Kind.ITEM) == from_file.selector_digest(Kind.ITEM)
 
 
-def test_an_error_in_a_class_names_its_file() -> None:
+def test_error_in_a_class_names_the_source_file() -> None:
     class Broken(Shop):
         item_pages = "("
 
@@ -345,7 +343,7 @@ def test_an_error_in_a_class_names_its_file() -> None:
         (b"shops = 1\n" + SHOP_TOML.encode(), "shops: unknown key"),
         (b"", "name: is missing"),
     ],
-    ids=["syntax", "key twice", "not UTF-8", "unknown key", "empty"],
+    ids=["syntax", "duplicate key", "not UTF-8", "unknown key", "empty"],
 )
 def test_an_error_in_a_file_names_the_file(tmp_path: Path, content: bytes, cause: str) -> None:
     file = tmp_path / "shop.toml"
@@ -356,14 +354,14 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path, content: bytes, cause
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder_are_errors_too(tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(WrapperError, match="No such file"):
         read_toml(tmp_path / "none.toml")
     with pytest.raises(WrapperError, match="directory"):
         read_toml(tmp_path)
 
 
-def test_the_selector_digest_of_list_pages_changes_with_the_patterns() -> None:
+def test_list_page_digest_changes_with_patterns() -> None:
     before, after = wrapper(), wrapper(item_pages="/elsewhere/")
     assert before.selector_digest(Kind.LIST) != after.selector_digest(Kind.LIST)
     assert before.selector_digest(Kind.LIST) == wrapper(delay_seconds=3).selector_digest(Kind.LIST)

@@ -31,7 +31,7 @@ def candidates_on(body: str, url: str = PAGE) -> Candidates:
         f'</head><body><p><link {RSS} href="https://blog.example/feed">',
     ],
 )
-def test_a_feed_that_a_page_declares(link: str) -> None:
+def test_declared_feed_is_found(link: str) -> None:
     assert candidates_on(link).declared == ("https://blog.example/feed",)
 
 
@@ -52,11 +52,11 @@ def test_a_feed_that_a_page_declares(link: str) -> None:
         "",
     ],
 )  # fmt: skip
-def test_what_is_no_feed_of_the_page(link: str) -> None:
+def test_other_links_are_not_feeds(link: str) -> None:
     assert candidates_on(link) == Candidates((), ())
 
 
-def test_feeds_stand_in_the_order_of_the_page_and_those_of_comments_last() -> None:
+def test_feeds_keep_page_order_with_comment_feeds_last() -> None:
     page = (
         f'<link {RSS} href="/post/comments/feed"><link {RSS} title="Kommentare" href="/k.xml">'
         f'<link {RSS} href="/rss"><link {RSS} href="/atom"><link {RSS} href="/rss?utm_source=x">'
@@ -70,27 +70,27 @@ def test_feeds_stand_in_the_order_of_the_page_and_those_of_comments_last() -> No
     ["/feed", "/feed/", "/blog/rss", "/rss.xml", "/atom.xml", "/index.xml", "/feed.json",
      "/x/feed.xml", "/news.rss", "/news.atom", "/all-rss.xml", "/index.rdf", "/feed?lang=en"],
 )  # fmt: skip
-def test_a_link_that_looks_like_a_feed(path: str) -> None:
-    named = candidates_on(f'<a href="/about">About</a><a href="{path}">RSS</a>')
-    assert named == Candidates((), (f"https://blog.example{path}",))
+def test_feed_like_link_is_guessed(path: str) -> None:
+    found = candidates_on(f'<a href="/about">About</a><a href="{path}">RSS</a>')
+    assert found == Candidates((), (f"https://blog.example{path}",))
 
 
 @pytest.mark.parametrize(
     "path",
     ["/feedback", "/feeds-explained.html", "/rss.html", "/sitemap.xml", "/index.json", "/surfeed"],
 )
-def test_a_link_that_does_not(path: str) -> None:
+def test_other_paths_are_not_guessed(path: str) -> None:
     assert candidates_on(f'<a href="{path}">x</a>').guessed == ()
 
 
-def test_what_is_declared_is_not_guessed_as_well() -> None:
-    named = candidates_on(
+def test_declared_feed_is_not_also_guessed() -> None:
+    found = candidates_on(
         f'<link {RSS} href="/feed"><a href="/feed#x">RSS</a><a href="/atom.xml">Atom</a>'
     )
-    assert named == Candidates(("https://blog.example/feed",), ("https://blog.example/atom.xml",))
+    assert found == Candidates(("https://blog.example/feed",), ("https://blog.example/atom.xml",))
 
 
-def test_a_page_with_thousands_of_links_names_some() -> None:
+def test_number_of_candidates_is_limited() -> None:
     page = "".join(f'<link {RSS} href="/{i}"><a href="/{i}/feed">x</a>' for i in range(2000))
-    named = candidates_on(page)
-    assert (len(named.declared), len(named.guessed)) == (MAX_CANDIDATES, MAX_CANDIDATES)
+    found = candidates_on(page)
+    assert (len(found.declared), len(found.guessed)) == (MAX_CANDIDATES, MAX_CANDIDATES)

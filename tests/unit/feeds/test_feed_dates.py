@@ -10,7 +10,7 @@ from crawler.items import FeedDocument
 from tests.unit.feeding import NOW, atom, item, json_feed, only, reading, rss
 
 
-def dated(*dates: str, built: str = "") -> FeedDocument:
+def feed_with_dates(*dates: str, built: str = "") -> FeedDocument:
     posts = (item(f"<pubDate>{date}</pubDate>", n=n) for n, date in enumerate(dates))
     return reading(rss(*posts, channel=f"<lastBuildDate>{built}</lastBuildDate>" if built else ""))
 
@@ -44,8 +44,8 @@ def dates_of(document: FeedDocument) -> list[datetime | None]:
         ("2024-04-01", 0, 0),
     ],
 )
-def test_dates_are_read_in_many_forms(text: str, hour: int, minute: int) -> None:
-    (date,) = dates_of(dated(text))
+def test_dates_are_parsed_in_many_formats(text: str, hour: int, minute: int) -> None:
+    (date,) = dates_of(feed_with_dates(text))
     assert date is not None
     assert date.replace(second=0, microsecond=0) == datetime(2024, 4, 1, hour, minute, tzinfo=UTC)
 
@@ -53,31 +53,31 @@ def test_dates_are_read_in_many_forms(text: str, hour: int, minute: int) -> None
 @pytest.mark.parametrize(
     "text", ["soon", "2 hours ago", "12:30", "1711965600", "31 Feb 2024", "2024-13-01", "x" * 5000]
 )
-def test_what_nobody_can_read_is_no_date_and_that_is_told(text: str) -> None:
-    parsed = dated(text)
+def test_unparsable_date_is_none_and_reported(text: str) -> None:
+    parsed = feed_with_dates(text)
     assert dates_of(parsed) == [None]
     assert [p for p in parsed.problems if p.startswith("1 date not understood")]
 
 
-def test_no_date_is_no_problem() -> None:
+def test_missing_date_is_not_a_problem() -> None:
     assert only(rss(item("<pubDate></pubDate>"))).published is None
 
 
 @pytest.mark.parametrize(
     "text", ["Thu, 01 Jan 1970 00:00:00 GMT", "2024-05-01T14:00:00Z", "9999-12-31"]
 )
-def test_a_date_that_cannot_be_true_is_not_believed_and_that_is_told(text: str) -> None:
-    parsed = dated(text)
+def test_implausible_date_is_ignored_and_reported(text: str) -> None:
+    parsed = feed_with_dates(text)
     assert dates_of(parsed) == [None]
     assert parsed.problems[0].startswith("1 date before 1995 or in the future: ignored")
 
 
-def test_a_clock_that_is_a_little_fast_is_forgiven() -> None:
-    assert dates_of(dated("2024-05-01T12:40:00Z")) == [NOW]
+def test_slightly_future_date_is_capped_at_now() -> None:
+    assert dates_of(feed_with_dates("2024-05-01T12:40:00Z")) == [NOW]
 
 
-def test_a_post_of_this_minute_is_believed() -> None:
-    assert dates_of(dated("2024-05-01T11:59:50Z", "2024-04-01T10:00:00Z")) == [
+def test_date_within_the_last_minute_is_accepted() -> None:
+    assert dates_of(feed_with_dates("2024-05-01T11:59:50Z", "2024-04-01T10:00:00Z")) == [
         NOW - timedelta(seconds=10),
         datetime(2024, 4, 1, 10, tzinfo=UTC),
     ]
@@ -99,25 +99,25 @@ def test_a_post_of_this_minute_is_believed() -> None:
         ),
     ],
 )
-def test_dates_made_with_the_document_are_not_believed_and_that_is_told(
+def test_generated_dates_are_ignored_and_reported(
     dates: list[str], built: str, problem: str
 ) -> None:
-    parsed = dated(*dates, built=built)
+    parsed = feed_with_dates(*dates, built=built)
     assert dates_of(parsed) == [None] * 3
     assert problem in parsed.problems
 
 
 @pytest.mark.parametrize("dates", [["2024-04-01"] * 2, ["2024-04-01"] * 3 + ["2024-04-02"]])
-def test_a_few_posts_of_one_moment_are_believed(dates: list[str]) -> None:
-    assert None not in dates_of(dated(*dates))
+def test_few_identical_dates_are_accepted(dates: list[str]) -> None:
+    assert None not in dates_of(feed_with_dates(*dates))
 
 
-def test_the_newest_post_may_be_as_old_as_the_document() -> None:
+def test_newest_date_may_equal_the_document_date() -> None:
     dates = ["2024-04-30T08:00:00Z", "2024-04-29T08:00:00Z", "2024-04-28T08:00:00Z"]
-    assert None not in dates_of(dated(*dates, built="2024-04-30T08:00:00Z"))
+    assert None not in dates_of(feed_with_dates(*dates, built="2024-04-30T08:00:00Z"))
 
 
-def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:
+def test_published_takes_precedence_over_updated() -> None:
     one = "<updated>2024-04-02T10:00:00Z</updated>"
     both = f"{one}<published>2024-04-01T10:00:00Z</published>"
     assert only(atom(f"<entry><id>1</id>{one}</entry>")).published == datetime(
@@ -130,6 +130,6 @@ def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:
     assert only(json_feed(modified)).published == datetime(2024, 4, 2, 10, tzinfo=UTC)
 
 
-def test_dates_that_nobody_can_read_are_asked_after_a_few_times_only() -> None:
-    parsed = dated(*(f"{n} nonsense" for n in range(2000)))
+def test_unparsable_dates_share_one_problem_message() -> None:
+    parsed = feed_with_dates(*(f"{n} nonsense" for n in range(2000)))
     assert parsed.problems == ("2,000 dates could not be parsed, such as '0 nonsense'",)

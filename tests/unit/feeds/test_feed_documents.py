@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
     not REAL_FEEDS, reason="set REAL_FEEDS to a folder with the 525 feed documents"
 )
 # Parts of problem messages about a wrong encoding or malformed XML.
-WRONG = ("malformed XML", "no encoding declared", "unknown encoding", "character")
-LEFT_OUT = ("are identical", "left out")
+DECODING_PROBLEMS = ("malformed XML", "no encoding declared", "unknown encoding", "character")
+OMISSION_PROBLEMS = ("are identical", "left out")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def feeds() -> Iterator[tuple[Case, FeedDocument]]:
             yield case, case.found
 
 
-def test_all_documents_are_read_and_the_feeds_among_them_are_told_from_the_others() -> None:
+def test_feeds_are_distinguished_from_other_documents() -> None:
     others = {case.name: case.found for case in cases() if isinstance(case.found, str)}
     assert len(cases()) == 525
     assert [case.name for case in cases() if case.name in others and case.entries] == []
@@ -79,17 +79,17 @@ def test_all_documents_are_read_and_the_feeds_among_them_are_told_from_the_other
     assert all(others.values())
 
 
-def test_entries_are_those_that_feedparser_finds_or_a_problem_says_why() -> None:
+def test_number_of_entries_matches_feedparser_or_is_explained() -> None:
     missing = [
         case.name
         for case, result in feeds()
         if len(result.entries) != case.entries
-        and not any(word in problem for problem in result.problems for word in LEFT_OUT)
+        and not any(word in problem for problem in result.problems for word in OMISSION_PROBLEMS)
     ]
     assert missing == []
 
 
-def test_formats_are_those_that_feedparser_finds() -> None:
+def test_formats_match_feedparser() -> None:
     ours = {"unknown": "", "cdf": ""}
     others = [
         c.name for c, result in feeds() if ours.get(result.format, result.format) != c.version
@@ -97,7 +97,7 @@ def test_formats_are_those_that_feedparser_finds() -> None:
     assert others == []
 
 
-def test_what_feedparser_finds_malformed_is_told_and_nothing_else() -> None:
+def test_reported_malformed_feeds_match_feedparser() -> None:
     messages = {
         case.name
         for case, result in feeds()
@@ -108,7 +108,7 @@ def test_what_feedparser_finds_malformed_is_told_and_nothing_else() -> None:
     assert messages == {case.name for case, _ in feeds() if case.malformed}
 
 
-def test_a_document_that_is_cut_off_gives_the_first_posts_of_the_whole_one() -> None:
+def test_truncated_document_yields_the_first_entries() -> None:
     """Cut each long real document in the middle."""
     for case, whole in feeds():
         if len(case.body) < 5_000 or case.malformed or _is_special(whole):

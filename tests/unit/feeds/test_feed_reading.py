@@ -24,7 +24,7 @@ ATOM_03 = """<feed version="0.3" xmlns="http://purl.org/atom/ns#"><title>Old</ti
 <issued>2024-04-01T10:00:00Z</issued><modified>2024-04-02T10:00:00Z</modified></entry></feed>"""
 
 
-def test_an_rss_document_is_read() -> None:
+def test_reads_rss() -> None:
     document = reading(
         rss(
             item(
@@ -49,7 +49,7 @@ def test_an_rss_document_is_read() -> None:
     }
 
 
-def test_an_atom_document_is_read() -> None:
+def test_reads_atom() -> None:
     entry = only(
         atom(
             "<entry><id>tag:1</id><title>One</title><summary>Short</summary>"
@@ -74,7 +74,7 @@ def test_an_atom_document_is_read() -> None:
     }
 
 
-def test_a_json_feed_is_read() -> None:
+def test_reads_json_feed() -> None:
     document = reading(
         json_feed(
             {
@@ -119,7 +119,7 @@ def test_a_json_feed_is_read() -> None:
         ('{"version": "https://jsonfeed.org/version/1", "items": [{"title": "One"}]}', "json1"),
     ],
 )
-def test_older_formats_are_read(document: str, version: str) -> None:
+def test_reads_older_formats(document: str, version: str) -> None:
     parsed = reading(document)
     assert (parsed.format, parsed.problems) == (version, ())
     assert [entry.content["title"] for entry in parsed.entries] == ["One"]
@@ -159,19 +159,19 @@ def test_a_feed_without_posts_is_a_feed(document: str) -> None:
         (b"[" * 100_000, "JSON, nested too deeply"),
     ],
 )
-def test_what_is_no_feed_says_what_it_is_instead(body: bytes, reason: str) -> None:
+def test_other_documents_are_rejected_with_their_type(body: bytes, reason: str) -> None:
     with pytest.raises(NoFeed) as refused:
         reading(body)
     assert str(refused.value).startswith(reason)
 
 
-def test_entries_of_an_unknown_format_are_read_and_that_is_told() -> None:
+def test_entries_in_an_unknown_format_are_read_and_reported() -> None:
     parsed = reading("<news><item><title>One</title></item></news>")
     assert (parsed.format, len(parsed.entries)) == ("unknown", 1)
     assert parsed.problems == ("entries in an unknown format",)
 
 
-def test_the_type_that_a_server_gives_does_not_matter() -> None:
+def test_content_type_header_is_ignored() -> None:
     assert reading(rss(item()), "text/html").problems == ()
 
 
@@ -211,12 +211,12 @@ def test_relative_links_are_resolved() -> None:
         ("<guid>4711</guid>", None),
     ],
 )
-def test_a_post_has_the_link_it_gives_or_none(inside: str, url: str | None) -> None:
+def test_entry_url_comes_from_link_or_permalink_guid(inside: str, url: str | None) -> None:
     entry = only(rss(f"<item><title>One</title>{inside}</item>"))
     assert (entry.url, entry.content["title"]) == (url, "One")
 
 
-def test_a_guid_stays_the_same_when_the_feed_moves() -> None:
+def test_guid_does_not_depend_on_the_feed_url() -> None:
     document = rss("<item><guid>4711</guid></item>").encode()
     ids = {read(document, url, None, NOW).entries[0].id for url in (FEED_URL, "http://b.example/")}
     assert ids == {"4711"}
@@ -258,12 +258,12 @@ def test_a_guid_stays_the_same_when_the_feed_moves() -> None:
         ),
     ],
 )
-def test_a_feed_says_when_not_to_come(channel: str, bounds: Bounds) -> None:
+def test_reads_update_bounds(channel: str, bounds: Bounds) -> None:
     assert reading(rss(item(), channel=channel)).bounds == bounds
 
 
-@pytest.mark.parametrize("place", ["before", "behind"])
-def test_hubs_and_topic_stand_anywhere_in_the_feed(place: str) -> None:
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_hubs_and_topic_are_found_before_and_after_entries(place: str) -> None:
     links = (
         '<atom:link rel="hub" href="https://hub.example/"/>'
         '<atom:link rel="hub" href="https://hub2.example/"/>'
@@ -277,14 +277,14 @@ def test_hubs_and_topic_stand_anywhere_in_the_feed(place: str) -> None:
     assert document.site == "https://a.example/blog/"
 
 
-def test_links_of_posts_are_no_links_of_the_feed() -> None:
+def test_hub_links_of_entries_are_ignored() -> None:
     document = reading(
         atom('<entry><id>1</id><link rel="hub" href="https://hub.example/"/></entry>')
     )
     assert document.hubs == ()
 
 
-def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
+def test_number_of_entries_is_limited_and_reported() -> None:
     for document in (
         rss(*(item(n=n) for n in range(9))),
         json_feed(*({"id": n} for n in range(9))),
@@ -294,7 +294,7 @@ def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
         assert parsed.problems == ("more than 3 entries: the rest is left out",)
 
 
-def test_fields_of_wrong_types_are_as_if_not_there() -> None:
+def test_fields_of_wrong_types_are_ignored() -> None:
     wrong = {"id": [1], "url": 5, "title": {}, "tags": "sea", "authors": [1], "attachments": {}}
     entry = only(json_feed({**wrong, "content_text": "Said", "author": "Ada"}))
     assert (entry.url, entry.content) == (None, {"main_text": "Said"})

@@ -29,7 +29,7 @@ NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 ENTRY = f"<url><loc>{SITE}item/1</loc></url>"
 
 
-def on_map(markup: str, before: str = "") -> list[str]:
+def sitemap_urls(markup: str, before: str = "") -> list[str]:
     """Return the wanted URLs in a sitemap."""
     body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
     sitemap = sitemap_of(body, 1 << 24)
@@ -39,7 +39,7 @@ def on_map(markup: str, before: str = "") -> list[str]:
 
 @pytest.mark.parametrize("before", [LAUGHS, FILE_ENTITY], ids=["laughs", "a file"])
 def test_entities_of_a_sitemap_are_not_resolved(before: str) -> None:
-    urls = on_map(f"<url><loc>{SITE}item/&m;</loc></url>{ENTRY}", before)
+    urls = sitemap_urls(f"<url><loc>{SITE}item/&m;</loc></url>{ENTRY}", before)
     assert set(urls) <= {f"{SITE}item/", f"{SITE}item/1"}
 
 
@@ -48,8 +48,8 @@ def test_entities_of_a_sitemap_are_not_resolved(before: str) -> None:
     ["<url>" * DEEP, f"<url {FLOOD}/>", "<!-- x -->" * DEEP],
     ids=["deep", "attributes", "comments"],
 )
-def test_what_stands_before_a_flood_in_a_sitemap_is_read(more: str) -> None:
-    assert on_map(ENTRY + more) == [f"{SITE}item/1"]
+def test_sitemap_entries_before_a_flood_are_read(more: str) -> None:
+    assert sitemap_urls(ENTRY + more) == [f"{SITE}item/1"]
 
 
 def feed(markup: str, before: str = "") -> FeedDocument:
@@ -97,19 +97,19 @@ def test_entities_of_a_list_are_not_resolved(before: str) -> None:
     assert (feed_list.feeds[1].title or "") in ("", "&m;")
 
 
-def test_a_list_of_deep_folders_is_read_as_far_as_it_can_be() -> None:
+def test_deeply_nested_list_is_read_until_the_depth_limit() -> None:
     feed_list = opml("<outline text='f'>" * DEEP)
     assert [feed.url for feed in feed_list.feeds] == [f"{SITE}feed"]
     assert "Excessive depth" in feed_list.problems[0]
 
 
-def test_an_outline_with_a_flood_of_attributes_is_refused() -> None:
+def test_outline_with_too_many_attributes_is_rejected() -> None:
     feed_list = opml(f"<outline {FLOOD} xmlUrl='{SITE}two'/>")
     assert [feed.url for feed in feed_list.feeds] == [f"{SITE}feed"]
     assert [entry.reason for entry in feed_list.refused] == ["a tag with more than 200 attributes"]
 
 
-def test_a_flood_of_attributes_in_broken_markup_ends_the_list() -> None:
+def test_too_many_attributes_in_broken_markup_reject_the_list() -> None:
     flood = FLOOD.replace('"', "")
     with pytest.raises(ConfigError, match="a tag with more than 200 attributes"):
         opml(f"<outline {flood} xmlUrl='{SITE}two'/>")
@@ -122,7 +122,7 @@ def nested(opening: str, closing: str) -> str:
 @pytest.mark.parametrize(
     "body", [nested("[", "]"), nested('{"a":', "}")[:-DEEP] + "1" + "}" * DEEP], ids=["[", "{"]
 )
-def test_json_that_is_nested_without_measure_is_an_error(body: str) -> None:
+def test_deeply_nested_json_raises_an_error(body: str) -> None:
     page = JsonResponse(SITE, body=body.encode(), encoding="utf-8")
     with pytest.raises(RecursionError):
         text(jmespath="a").read(page, wrapper().zone)

@@ -63,14 +63,14 @@ def test_nested_outlines_are_categories() -> None:
          ("News/Local", "Sport")),
         (f'<outline text="N" xmlUrl="https://b.example/">{FEED}</outline>', ()),
     ],
-    ids=["none", "nameless", "slash", "twice", "two", "attribute", "in a feed"],
+    ids=["none", "unnamed", "slash", "one twice", "two", "attribute", "inside a feed"],
 )  # fmt: skip
-def test_categories(inner: str, categories: tuple[str, ...]) -> None:
+def test_categories_of_folders_and_attributes(inner: str, categories: tuple[str, ...]) -> None:
     feeds = {feed.url: feed for feed in outlines(inner).feeds}
     assert feeds["https://a.example/feed"].categories == categories
 
 
-def test_a_feed_that_stands_twice_is_one_and_keeps_its_first_title() -> None:
+def test_duplicate_feeds_are_merged_and_keep_the_first_title() -> None:
     feed_list = outlines(
         '<outline text="N"><outline xmlUrl="https://a.example/feed?utm_source=x"/></outline>'
         '<outline text="M"><outline text="Second" xmlUrl="HTTPS://A.example:443/feed#top"/></outline>'
@@ -81,7 +81,7 @@ def test_a_feed_that_stands_twice_is_one_and_keeps_its_first_title() -> None:
     )
 
 
-def test_a_url_is_no_title() -> None:
+def test_url_as_title_is_ignored() -> None:
     feed_list = outlines('<outline text="https://a.example/feed" xmlUrl="https://a.example/feed"/>')
     assert feed_list.feeds[0].title is None
 
@@ -98,7 +98,7 @@ def test_a_url_is_no_title() -> None:
         ("https://a.example/a b", "https://a.example/a%20b"),
     ],
 )
-def test_schemes_of_feed_readers_and_ways_to_write_a_url(written: str, url: str) -> None:
+def test_feed_urls_are_normalized(written: str, url: str) -> None:
     assert feed_url(written, Config.load()) == url
 
 
@@ -118,12 +118,12 @@ def test_schemes_of_feed_readers_and_ways_to_write_a_url(written: str, url: str)
         ("https://a.example/" + "x" * 2000, "longer than 2000 characters"),
     ],
 )
-def test_what_is_no_url_is_refused_with_its_reason(written: str, reason: str) -> None:
+def test_invalid_url_is_rejected_with_a_reason(written: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         feed_url(written, Config.load())
 
 
-def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
+def test_only_invalid_outlines_are_rejected() -> None:
     feed_list = outlines(
         f'\n\n<outline text="Bad one" xmlUrl="ftp://a.example/"/>{FEED}\n<outline xmlUrl=""/>'
         '<outline text="More" type="include" url="https://a.example/more.opml"/>'
@@ -138,7 +138,7 @@ def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
     )
 
 
-def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
+def test_plain_list_has_one_url_per_line_and_comments() -> None:
     feed_list = read(
         "# mine\r\nhttps://a.example/feed # good\r\n\r\n  feed://b.example/#part\n"
         "https://a.example/feed\nc.example\nhttps://d.example/ x\nhttps://e.example/"
@@ -161,7 +161,7 @@ def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
     ],
     ids=["ampersands", "no quotes", "stray ends", "truncated", "prefix and entity", "control"],
 )
-def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
+def test_malformed_list_is_recovered_and_reported(body: str) -> None:
     feed_list = read(body)
     assert urls(feed_list) == ["https://a.example/?a=1&b=2"]
     (problem,) = feed_list.problems
@@ -169,14 +169,14 @@ def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
     assert ", line 1, " in problem
 
 
-def test_capitals_and_namespaces_do_not_matter() -> None:
+def test_case_and_namespaces_are_ignored() -> None:
     assert urls(read('<OPML><BODY><OUTLINE XMLURL="https://a.example/"/></BODY></OPML>')) == [
         "https://a.example/"
     ]
-    spaced = (
+    namespaced = (
         '<opml xmlns="http://opml.org/spec2"><body><outline type="rss" url="https://a.example/"/>'
     )
-    assert urls(read(spaced + "</body></opml>")) == ["https://a.example/"]
+    assert urls(read(namespaced + "</body></opml>")) == ["https://a.example/"]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_capitals_and_namespaces_do_not_matter() -> None:
         ("iso2022_jp", ' encoding="ISO-2022-JP"'),
     ],
 )
-def test_encodings_declared_rightly_and_wrongly(encoding: str, declared: str) -> None:
+def test_declared_and_misdeclared_encodings_are_decoded(encoding: str, declared: str) -> None:
     title = "新聞" if encoding == "iso2022_jp" else "Élan où ça"
     text = f'<?xml version="1.0"{declared}?><opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
     feed_list = read(text.encode(encoding))
@@ -202,14 +202,14 @@ def test_encodings_declared_rightly_and_wrongly(encoding: str, declared: str) ->
 @pytest.mark.parametrize(
     ("encoding", "title"), [("cp1252", "L’été où ça va déjà"), ("cp1251", "Новости культуры")]
 )
-def test_an_undeclared_encoding_is_guessed_and_said(encoding: str, title: str) -> None:
+def test_undeclared_encoding_is_guessed_and_reported(encoding: str, title: str) -> None:
     text = f'<opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
     feed_list = read(text.encode(encoding))
     assert feed_list.feeds[0].title == title
     assert feed_list.problems == (f"not valid utf-8: read as {encoding}",)
 
 
-def test_a_plain_list_from_a_windows_editor() -> None:
+def test_plain_list_in_utf_16_is_read() -> None:
     assert urls(read("http://a.b/\r\nhttp://c.d/\r\n".encode("utf-16"))) == [
         "http://a.b/", "http://c.d/",
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_plain_list_from_a_windows_editor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "problem"),
     [
         ("", "no feeds found"),
         ("# none\n\n", "no feeds found"),
@@ -236,8 +236,8 @@ def test_a_plain_list_from_a_windows_editor() -> None:
         ("\x89PNG\0\0", "neither OPML nor a list of URLs"),
     ],
 )
-def test_what_is_no_list_is_one_line(body: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=f"^my.opml: {complaint}$"):
+def test_other_documents_are_rejected_with_one_line(body: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^my.opml: {problem}$"):
         read(body)
 
 
@@ -257,7 +257,7 @@ def _bomb() -> str:
     ],
     ids=["in a title", "in the text", "a file", "a DTD"],
 )  # fmt: skip
-def test_entities_do_no_harm(body: str) -> None:
+def test_entities_are_not_expanded(body: str) -> None:
     begun = time.process_time()
     (feed,) = read('<?xml version="1.0"?>' + body).feeds
     assert feed.url == "http://a.b/"
@@ -276,9 +276,9 @@ def test_entities_do_no_harm(body: str) -> None:
         ) + "</opml>",
         "http://a.b/\n" + "x" * 5_000_000,
     ],
-    ids=["deep", "long", "many folders", "one line"],
+    ids=["deep", "long names", "many folders", "one long line"],
 )  # fmt: skip
-def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str) -> None:
+def test_hostile_list_takes_linear_time_and_memory(body: str) -> None:
     begun = time.process_time()
     feed_list = read(body)
     assert urls(feed_list) == ["http://a.b/"]
@@ -289,7 +289,7 @@ def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str
     assert time.process_time() - begun < 5
 
 
-def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler.feeds.subscriptions.MAX_FEEDS", 2)
     monkeypatch.setattr("crawler.feeds.subscriptions.MAX_REFUSED", 2)
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds\. Import the list"):
@@ -312,17 +312,17 @@ def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         ("x" * 199 + "/y", "x" * 199),
     ],
 )
-def test_categories_in_their_normal_form(path: str, kept: str) -> None:
+def test_category_paths_are_normalized(path: str, kept: str) -> None:
     assert category_of(path) == kept
     assert category_of(kept) == kept
 
 
-def test_tidy_text_is_one_line() -> None:
+def test_tidy_returns_one_short_line() -> None:
     assert tidy("  a\r\n b\x00\u2028c ", 100) == "a b c"
     assert tidy("ab cd", 3) == "ab"
 
 
-def test_a_feed_is_written_in_the_folder_of_each_category() -> None:
+def test_feed_is_exported_in_each_of_its_categories() -> None:
     feeds = [
         Subscription(
             "https://a.example/?x=1&y=2", 'A "quoted" <b>', "https://a.example/", ("N/L", "S")

@@ -14,7 +14,7 @@ from crawler.fetch.credentials import (
 )
 
 
-def visited(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:
+def visit(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:
     """Visit a page that sets cookies."""
     response = Response(url, headers={"Set-Cookie": list(cookies)})
     middleware.process_response(Request(url), response)
@@ -28,34 +28,34 @@ def sent(middleware: FewCookiesMiddleware, url: str) -> list[bytes]:
     return (request.headers.get("Cookie") or b"").split(b"; ")
 
 
-def test_few_cookies_are_kept_as_ever() -> None:
+def test_all_cookies_are_kept_below_the_limits() -> None:
     middleware = FewCookiesMiddleware()
-    visited(middleware, "http://a.example/", "a=1", "b=2")
-    visited(middleware, "http://a.example/", "a=3")
+    visit(middleware, "http://a.example/", "a=1", "b=2")
+    visit(middleware, "http://a.example/", "a=3")
     assert sorted(sent(middleware, "http://a.example/x")) == [b"a=3", b"b=2"]
 
 
-def test_of_a_host_the_newest_are_kept() -> None:
+def test_newest_cookies_of_a_host_are_kept() -> None:
     middleware = FewCookiesMiddleware()
     for page in range(30):
         cookies = [f"c{page}-{n}=1; Path=/{page}" for n in range(5)]
-        jar = visited(middleware, f"http://a.example/{page}", *cookies)
+        jar = visit(middleware, f"http://a.example/{page}", *cookies)
     assert len(jar) == MAX_HOST_COOKIES
     assert len(jar._cookies["a.example"]) == MAX_HOST_COOKIES // 5
     assert len(sent(middleware, "http://a.example/29/x")) == 5
 
 
-def test_they_fit_into_a_request() -> None:
+def test_cookies_fit_into_a_request() -> None:
     middleware = FewCookiesMiddleware()
-    visited(middleware, "http://a.example/", *(f"c{n}={'x' * 3000}" for n in range(10)))
-    visited(middleware, "http://a.example/", f"huge={'x' * MAX_HOST_BYTES}")
+    visit(middleware, "http://a.example/", *(f"c{n}={'x' * 3000}" for n in range(10)))
+    visit(middleware, "http://a.example/", f"huge={'x' * MAX_HOST_BYTES}")
     assert [cookie[:2] for cookie in sent(middleware, "http://a.example/")] == [b"c8", b"c9"]
 
 
-def test_of_many_hosts_the_latest_are_kept() -> None:
+def test_cookies_of_the_most_recent_hosts_are_kept() -> None:
     middleware = FewCookiesMiddleware()
     for n in range(MAX_COOKIES // 40 + 10):
-        jar = visited(middleware, f"http://h{n}.example/", *(f"c{i}=1" for i in range(40)))
+        jar = visit(middleware, f"http://h{n}.example/", *(f"c{i}=1" for i in range(40)))
     assert len(jar) <= MAX_COOKIES
     assert "h0.example" not in jar._cookies
     assert len(sent(middleware, f"http://h{MAX_COOKIES // 40 + 9}.example/")) == 40

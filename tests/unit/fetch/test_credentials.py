@@ -34,13 +34,13 @@ from crawler.items import Kind, Target
         ),
     ],
 )  # fmt: skip
-def test_a_start_url_s_own_places(start: str, own: list[str], foreign: list[str]) -> None:
+def test_start_url_covers_its_own_hosts(start: str, own: list[str], foreign: list[str]) -> None:
     places = OwnPlaces([start])
     assert [url for url in own if not places.cover(url)] == []
     assert [url for url in foreign if places.cover(url)] == []
 
 
-def test_allowed_domains_are_own_by_https_only_if_a_start_url_is() -> None:
+def test_allowed_domains_require_https_if_start_url_does() -> None:
     secure = OwnPlaces(["https://shop.test:8443/"], ["shop.test", "cdn.test"])
     for url in ("https://a.shop.test/", "https://cdn.test/", "https://a.cdn.test:8443/"):
         assert secure.cover(url)
@@ -62,7 +62,7 @@ def sent(
     return request.headers.get("X-Key"), request.headers.get("Cookie")
 
 
-def test_each_own_host_gets_the_cookies_by_its_own_scheme_and_no_other_gets_them() -> None:
+def test_credentials_are_sent_only_to_own_hosts_and_schemes() -> None:
     wrapper = Wrapper(
         name="x", start_urls=["https://a.test/", "http://b.test/"], item_pages="/item",
         headers={"X-Key": "k"}, cookies={"basket": "s"},

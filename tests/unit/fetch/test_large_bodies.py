@@ -30,14 +30,14 @@ def run(behavior: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return test
 
 
-async def settled(task: asyncio.Task[list[str]]) -> bool:
+async def is_done(task: asyncio.Task[list[str]]) -> bool:
     """Let pending callbacks run, and return True if the body was admitted."""
     for _ in range(5):
         await asyncio.sleep(0)
     return task.done()
 
 
-def waiting(large: LargeBodies, size_bytes: int) -> asyncio.Task[list[str]]:
+def start_admission(large: LargeBodies, size_bytes: int) -> asyncio.Task[list[str]]:
     return asyncio.create_task(large.admit(size_bytes))
 
 
@@ -45,50 +45,50 @@ def waiting(large: LargeBodies, size_bytes: int) -> asyncio.Task[list[str]]:
 async def test_bodies_that_fit_together_do_not_wait() -> None:
     large = LargeBodies(LIMIT, 60)
     first = await large.admit(LIMIT // 2)
-    assert await settled(waiting(large, LIMIT // 2))
+    assert await is_done(start_admission(large, LIMIT // 2))
     assert first == ["large"]
 
 
 @run
-async def test_a_body_waits_until_no_response_has_the_flags_of_the_one_before() -> None:
+async def test_body_waits_until_previous_response_is_freed() -> None:
     large = LargeBodies(LIMIT, 60)
     response = Response(URL, flags=await large.admit(LIMIT))
-    second = waiting(large, LARGE_BYTES + 1)
+    second = start_admission(large, LARGE_BYTES + 1)
     replaced = response.replace(cls=HtmlResponse, body=b"unpacked")
     del response
-    assert not await settled(second)
+    assert not await is_done(second)
     assert is_admitted(replaced)
     del replaced
     gc.collect()
-    assert await settled(second)
+    assert await is_done(second)
 
 
 @run
-async def test_bodies_are_admitted_in_the_order_of_their_arrival() -> None:
+async def test_bodies_are_admitted_in_order_of_arrival() -> None:
     large = LargeBodies(LIMIT, 60)
     flags = await large.admit(LARGE_BYTES + 1)
-    whole, small = waiting(large, LIMIT), waiting(large, LARGE_BYTES + 1)
-    assert not await settled(whole)
-    assert not await settled(small)
+    whole, small = start_admission(large, LIMIT), start_admission(large, LARGE_BYTES + 1)
+    assert not await is_done(whole)
+    assert not await is_done(small)
     flags.clear()
-    assert await settled(whole)
-    assert not await settled(small)
+    assert await is_done(whole)
+    assert not await is_done(small)
 
 
 @run
-async def test_a_body_that_is_larger_than_the_limit_is_admitted_alone() -> None:
+async def test_body_over_the_limit_is_admitted_exclusively() -> None:
     large = LargeBodies(LIMIT, 60)
-    first = waiting(large, 2 * LIMIT)
-    assert await settled(first)
+    first = start_admission(large, 2 * LIMIT)
+    assert await is_done(first)
     flags = await first
-    second = waiting(large, LARGE_BYTES + 1)
-    assert not await settled(second)
+    second = start_admission(large, LARGE_BYTES + 1)
+    assert not await is_done(second)
     flags.clear()
-    assert await settled(second)
+    assert await is_done(second)
 
 
 @run
-async def test_no_body_waits_for_ever() -> None:
+async def test_wait_for_admission_is_limited() -> None:
     large = LargeBodies(LIMIT, 0.01)
     flags = await large.admit(LIMIT)
     async with asyncio.timeout(30):
@@ -97,7 +97,7 @@ async def test_no_body_waits_for_ever() -> None:
 
 
 @run
-async def test_no_body_waits_longer_because_others_wait_before_it() -> None:
+async def test_queued_bodies_wait_concurrently() -> None:
     large = LargeBodies(LIMIT, 0.5)
     flags = await large.admit(LIMIT)
     began = asyncio.get_running_loop().time()
@@ -107,7 +107,7 @@ async def test_no_body_waits_longer_because_others_wait_before_it() -> None:
 
 
 @run
-async def test_a_response_that_only_garbage_holds_frees_its_room() -> None:
+async def test_unreachable_response_is_freed() -> None:
     large = LargeBodies(LIMIT, 60)
     garbage: list[object] = [Response(URL, flags=await large.admit(LIMIT))]
     garbage.append(garbage)
@@ -125,7 +125,7 @@ async def test_small_bodies_never_wait() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE_BYTES, 3 * LARGE_BYTES + 1])
-def test_a_spooled_body_is_what_was_received(size: int) -> None:
+def test_spooled_body_equals_received_bytes(size: int) -> None:
     body = SpooledBody(b"first ")
     data = bytes(n % 251 for n in range(size))
     for at in range(0, size, 65_536):
@@ -134,7 +134,7 @@ def test_a_spooled_body_is_what_was_received(size: int) -> None:
     assert body.load() == b"first " + data
 
 
-def test_a_body_that_the_disk_does_not_take_costs_its_page(full_disk: Callable[[], None]) -> None:
+def test_full_disk_rejects_the_body(full_disk: Callable[[], None]) -> None:
     body = SpooledBody(b"")
     full_disk()
     for _ in range(3):

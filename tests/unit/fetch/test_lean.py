@@ -1,4 +1,4 @@
-"""Tests that the lean versions of Scrapy's parts behave like Scrapy's."""
+"""Freshet's faster versions of Scrapy components behave like the originals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_meta_refreshes_are_followed_as_in_scrapy(markup: str, encoding: str) ->
     assert result(lean.MetaRefreshMiddleware) == result(redirect.MetaRefreshMiddleware)
 
 
-def test_counts_are_those_of_scrapy() -> None:
+def test_stats_match_scrapy() -> None:
     def counts(kind: type[MemoryStatsCollector]) -> dict[str, Any]:
         stats = kind(get_crawler())
         stats.inc_value("a")
@@ -62,7 +62,7 @@ def test_counts_are_those_of_scrapy() -> None:
 
 
 class Receiver:
-    """Counts what it receives, by name of the signal."""
+    """A receiver that records the requests it receives."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -74,7 +74,7 @@ class Receiver:
 
 
 class Broken:
-    """Fails as it receives a signal."""
+    """A receiver that raises an exception."""
 
     __module__ = "scrapy.test"
 

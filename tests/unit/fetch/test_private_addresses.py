@@ -1,4 +1,4 @@
-"""Private addresses: their forms, and the hosts that the user allows."""
+"""Private addresses: notations, and hosts that the user allows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ PUBLIC = ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::1.1.1.1"]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_private_addresses_are_asked_only_where_that_is_wanted(address: str) -> None:
+def test_private_addresses_are_usable_only_if_allowed(address: str) -> None:
     resolved = [ip_address(address)]
     assert usable(resolved, private=True) == resolved
     assert usable(resolved, private=False) == []
 
 
 @pytest.mark.parametrize("address", NEVER)
-def test_some_addresses_are_never_asked(address: str) -> None:
+def test_reserved_addresses_are_never_usable(address: str) -> None:
     assert usable([ip_address(address)], private=True) == []
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses_are(address: str) -> None:
+def test_public_addresses_are_always_usable(address: str) -> None:
     assert usable([ip_address(address)], private=False) == [ip_address(address)]
 
 
-def test_of_a_host_with_both_only_public_ones_are_asked() -> None:
+def test_public_addresses_take_precedence_over_private_ones() -> None:
     both = [ip_address("10.0.0.1"), ip_address("1.1.1.1")]
     assert usable(both, private=True) == [ip_address("1.1.1.1")]
 
@@ -52,16 +52,16 @@ def test_of_a_host_with_both_only_public_ones_are_asked() -> None:
         ("::1", "::1"), ("[fe80::1%eth0]", "fe80::1"), ("::ffff:7f00:1", "::ffff:127.0.0.1"),
     ],
 )  # fmt: skip
-def test_ways_to_write_an_address(host: str, address: str) -> None:
+def test_address_notations_are_recognized(host: str, address: str) -> None:
     assert literal(host) == ip_address(address)
 
 
 @pytest.mark.parametrize("host", ["shop.example", "127.0.0.1.nip.io", "256.1.1.1", "", "1.2.3.4.5"])
-def test_names_are_no_addresses(host: str) -> None:
+def test_host_names_are_not_addresses(host: str) -> None:
     assert literal(host) is None
 
 
-def test_an_address_in_a_url_is_named_with_its_port() -> None:
+def test_address_in_a_url_is_allowed_at_its_port() -> None:
     named = Named.of(["http://10.0.0.5:8080/list", "http://localhost/", "http://0x7f.1:9/"])
     assert named.cover("http://10.0.0.5:8080/item")
     assert named.cover("https://localhost/")
@@ -71,13 +71,13 @@ def test_an_address_in_a_url_is_named_with_its_port() -> None:
     assert not named.cover("http://10.0.0.5/")
 
 
-def test_a_name_in_a_url_is_not_named() -> None:
+def test_host_name_in_a_url_is_not_allowed() -> None:
     named = Named.of(["http://intranet/", "http://127.0.0.1.nip.io/"])
     assert not named.cover("http://intranet/")
     assert not named.cover("http://127.0.0.1.nip.io/")
 
 
-def test_a_listed_host_is_named_with_its_port() -> None:
+def test_listed_host_is_allowed_at_its_port() -> None:
     named = Named.of(listed=["intranet:80", "wiki.lan:8080", "[fd00::1]:81", "10.0.0.5:9200"])
     assert named.cover("http://intranet/")
     assert named.cover("https://www.intranet:443/")
@@ -96,7 +96,7 @@ def test_a_listed_host_is_named_with_its_port() -> None:
         ("http://[fd00::1]:81/", "[fd00::1]:81"), ("http://10.0.0.5:9200/", "10.0.0.5:9200"),
     ],
 )  # fmt: skip
-def test_a_host_is_shown_in_the_form_in_which_it_is_listed(url: str, shown: str) -> None:
+def test_host_and_port_can_be_listed_as_printed(url: str, shown: str) -> None:
     assert host_and_port(url) == shown
     assert Config.load(private_hosts=shown).private_hosts == (shown,)
     assert Named.of(listed=[shown]).cover(url)
@@ -107,7 +107,7 @@ def test_a_host_is_shown_in_the_form_in_which_it_is_listed(url: str, shown: str)
     ["intranet", "intranet:", ":80", "intranet:0", "intranet:x", "intranet:99999", "*.lan:80",
      "http://intranet:80", "intranet:80/path", "me@intranet:80", "a.lan:80;b.lan:80"],
 )  # fmt: skip
-def test_a_private_host_without_its_port_is_refused(text: str) -> None:
+def test_private_host_without_a_port_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"FRESHET_PRIVATE_HOSTS: .* is not HOST:PORT"):
         Config.load(private_hosts=f"good.lan:80, {text}")
 
@@ -118,5 +118,5 @@ def test_private_hosts_are_separated_by_commas() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[x", "http://a:b/", "", "sql://shop/cell"])
-def test_what_is_no_url_is_never_named(url: str) -> None:
+def test_invalid_url_is_never_allowed(url: str) -> None:
     assert not Named.of(["http://127.0.0.1/", url.replace("sql", "http")]).cover(url)

@@ -23,7 +23,7 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=12))
-def test_what_is_left_says_the_same(lines: list[str]) -> None:
+def test_reduced_rules_are_equivalent(lines: list[str]) -> None:
     text = "\n".join(lines)
     whole, ours = Protego.parse(text), Protego.parse(for_agent(text, AGENT))
     for url in URLS:
@@ -31,19 +31,19 @@ def test_what_is_left_says_the_same(lines: list[str]) -> None:
     assert ours.crawl_delay(AGENT) == whole.crawl_delay(AGENT)
 
 
-def test_rules_of_others_are_left_out() -> None:
+def test_rules_for_other_agents_are_removed() -> None:
     text = "User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private\n"
     assert for_agent(text, AGENT) == "User-agent: *\nDisallow: /private"
 
 
 @pytest.mark.parametrize("name", ["reshet", "ot"])
-def test_a_name_within_a_word_of_the_user_agent_does_not_match(name: str) -> None:
+def test_agent_name_does_not_match_inside_a_word(name: str) -> None:
     text = f"User-agent: {name}\nDisallow: /\n"
     assert for_agent(text, AGENT) == ""
     assert Protego.parse(text).can_fetch(URLS[0], AGENT)
 
 
-def test_thousands_of_names_above_thousands_of_rules_are_no_product() -> None:
+def test_many_names_and_rules_are_not_multiplied() -> None:
     names = "".join(f"User-agent: f{n}\n" for n in range(15_000))
     rules = "".join(f"Disallow: /x{n}\n" for n in range(15_000))
     assert for_agent(names + rules, AGENT) == ""
@@ -51,7 +51,7 @@ def test_thousands_of_names_above_thousands_of_rules_are_no_product() -> None:
     assert len(kept.splitlines()) == 15_001
 
 
-def test_a_file_is_read_to_the_last_whole_line_before_the_limit() -> None:
+def test_oversized_file_is_truncated_at_a_line_end() -> None:
     line = b"Disallow: /private/of/somebody\n"
     body = line * (MAX_BYTES // len(line) + 10)
     read = beginning(body, is_cut=False)
@@ -59,7 +59,7 @@ def test_a_file_is_read_to_the_last_whole_line_before_the_limit() -> None:
     assert read.endswith(line)
 
 
-def test_where_the_download_was_cut_the_last_line_does_not_count() -> None:
+def test_last_line_of_a_truncated_download_is_dropped() -> None:
     assert beginning(b"Disallow: /a\r\nDisallow: /", is_cut=True) == b"Disallow: /a\r\n"
     assert beginning(b"Disallow: /a\rDisallow: /", is_cut=True) == b"Disallow: /a\r"
     assert beginning(b"Disallow: /", is_cut=True) == b""
@@ -67,5 +67,5 @@ def test_where_the_download_was_cut_the_last_line_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\0\1\2\xff", "User-agent: other\nDisallow: /"])
-def test_without_rules_for_us_there_are_none(text: str) -> None:
+def test_file_without_applicable_rules_becomes_empty(text: str) -> None:
     assert for_agent(text, AGENT) == ""

@@ -46,11 +46,11 @@ SIZE = 150_000
 HALF = SIZE // 2
 WORST = {
     "marks": f"a{chr(0x301) * HALF}{chr(0x316) * HALF}",
-    "marks by turns": "\u0301\u0316" * HALF,
+    "alternating marks": "\u0301\u0316" * HALF,
     "marks and joiners": "\u0301\u200b\u0316\u200b" * (HALF // 2),
-    "marks by number": "a" + "&#769;" * (HALF // 6) + "&#790;" * (HALF // 6),
+    "marks as references": "a" + "&#769;" * (HALF // 6) + "&#790;" * (HALF // 6),
     "marks in tags": "a" + "\u0301<b></b>" * (HALF // 8) + "\u0316<b></b>" * (HALF // 8),
-    "marks of kana": "\uff9e\u0301" * HALF,
+    "kana marks": "\uff9e\u0301" * HALF,
     "ligatures": "\ufdfa" * SIZE,
     "one line": "word " * (SIZE // 5),
     "one word": "x" * SIZE,
@@ -78,38 +78,38 @@ def response(text: str) -> HtmlResponse:
     return HtmlResponse(SITE, body=b"<body><p>" + body, encoding="utf-8")
 
 
-def of_a_page(text: str) -> None:
+def parse_page(text: str) -> None:
     page = response(text)
     main_text(page)
     wanted_links(page, wrapper(), None, 2000, LinkCounts())
 
 
-def of_content(text: str) -> None:
+def digest_content(text: str) -> None:
     digest(normal({"text": text, text[:1000]: [text]}))
 
 
-def of_sketches(text: str) -> None:
+def sketch_text(text: str) -> None:
     for name in ("characters", "words", "supershingles"):
         scheme_of(name, 0.8).sketch(text)
     sourced("shop", text)
 
 
-def of_searches(text: str) -> None:
+def search_text(text: str) -> None:
     search_words(text[:1000], text, {"field": text})
     passage([text], Query.of(["word"]).terms, 80)
 
 
-def of_fields(text: str) -> None:
+def parse_fields(text: str) -> None:
     for kind in (FieldType.NUMBER, FieldType.PRICE, FieldType.DATE):
         typed(squeeze(text), kind, wrapper().zone)
 
 
-def of_markup(text: str) -> None:
+def strip_markup(text: str) -> None:
     plain_text.plain(text)
     plain_text.lines(text)
 
 
-def of_feeds(text: str) -> None:
+def parse_feeds(text: str) -> None:
     inside = f"<title>{text}</title><description>{text}</description>"
     for body in (rss(item(inside)), f"<rss>{text}", text, f'{{"items": [{text}'):
         try:
@@ -118,7 +118,7 @@ def of_feeds(text: str) -> None:
             continue
 
 
-def of_lists(text: str) -> None:
+def parse_feed_lists(text: str) -> None:
     for body in (text, f"<opml><body><outline text='{text}'/>{text}"):
         try:
             read_list(io.BytesIO(body.encode("utf-8", "surrogatepass")), "x.opml", Config.load())
@@ -126,13 +126,13 @@ def of_lists(text: str) -> None:
             continue
 
 
-def of_sitemaps(text: str) -> None:
+def parse_sitemaps(text: str) -> None:
     body = f"<urlset><url><loc>{SITE}item/1</loc>{text}".encode("utf-8", "surrogatepass")
     if sitemap := sitemap_of(body, 1 << 24):
         sitemap_links(sitemap, SITE, wrapper(), 200, LinkCounts())
 
 
-def of_differences(text: str) -> None:
+def compute_diffs(text: str) -> None:
     other = text[::-1]
     if diff.is_quick(text, other):
         diff.diff_size(text, other)
@@ -140,27 +140,27 @@ def of_differences(text: str) -> None:
     diff.unified(text.splitlines(), other.splitlines(), ("old", "new"))
 
 
-def of_patterns(text: str) -> None:
+def match_patterns(text: str) -> None:
     for pattern in (r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"):
         compiled(pattern).search(text.encode(errors="surrogatepass"))
 
 
-PLACES: dict[str, Callable[[str], Any]] = {
+PARSERS: dict[str, Callable[[str], Any]] = {
     "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
-    "pipelines/content.py": of_content,
-    "crawler/dedup": of_sketches,
-    "crawler/search.py": of_searches,
-    "crawler/extract/main_text.py": of_a_page,
-    "crawler/extract/fields.py": of_fields,
-    "crawler/extract/plain_text.py": of_markup,
-    "crawler/feeds/parser.py": of_feeds,
+    "pipelines/content.py": digest_content,
+    "crawler/dedup": sketch_text,
+    "crawler/search.py": search_text,
+    "crawler/extract/main_text.py": parse_page,
+    "crawler/extract/fields.py": parse_fields,
+    "crawler/extract/plain_text.py": strip_markup,
+    "crawler/feeds/parser.py": parse_feeds,
     "crawler/feeds/discovery.py": lambda text: candidates(response(text)),
-    "crawler/feeds/opml.py": of_lists,
-    "crawler/utils/regex.py": of_patterns,
-    "crawler/extract/links.py": of_sitemaps,
-    "crawler/utils/diff.py": of_differences,
+    "crawler/feeds/opml.py": parse_feed_lists,
+    "crawler/utils/regex.py": match_patterns,
+    "crawler/extract/links.py": parse_sitemaps,
+    "crawler/utils/diff.py": compute_diffs,
 }
-OF_PAGES = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
+PAGE_PARSERS = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,48 +168,48 @@ def libraries() -> None:
     """Load the libraries that each subprocess would otherwise import itself."""
     load()
     # For text without a date, dateparser loads all languages, which takes 1.7 s.
-    of_fields("no date")
-    of_sketches("word")
+    parse_fields("no date")
+    sketch_text("word")
 
 
-def test_the_security_page_lists_the_places() -> None:
+def test_security_page_lists_all_parsers() -> None:
     page = DOCS.read_text(encoding="utf-8")
     section = page.partition("### Code that reads outside text")[2].partition("\n### ")[0]
     assert {row.split("`")[1] for row in section.splitlines() if row.startswith("| `")} == set(
-        PLACES
+        PARSERS
     )
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_worst_texts_end_soon(place: str, tmp_path: Path) -> None:
-    alone = {kind for kind in WORST if place in OF_PAGES and is_heavy(response(WORST[kind]))}
-    ended = tmp_path / "ended.txt"
+@pytest.mark.parametrize("path", PARSERS)
+def test_worst_case_texts_are_parsed_quickly(path: str, tmp_path: Path) -> None:
+    skipped = {kind for kind in WORST if path in PAGE_PARSERS and is_heavy(response(WORST[kind]))}
+    finished = tmp_path / "finished.txt"
 
     def work() -> None:
-        for kind in WORST.keys() - alone:
+        for kind in WORST.keys() - skipped:
             began = time.process_time()
             try:
-                PLACES[place](WORST[kind])
+                PARSERS[path](WORST[kind])
             except RecursionError:
                 assert kind == "deep JSON"
             assert time.process_time() - began < MAX_SECONDS, kind
-            with ended.open("a", encoding="utf-8") as names:
+            with finished.open("a", encoding="utf-8") as names:
                 names.write(f"{kind}\n")
 
     # A subprocess for each text would take most of the time.
     try:
         asyncio.run(Sandbox(MAX_SECONDS * 3, MAX_MB).run(work))
     finally:
-        assert set(ended.read_text(encoding="utf-8").splitlines()) == WORST.keys() - alone
+        assert set(finished.read_text(encoding="utf-8").splitlines()) == WORST.keys() - skipped
 
 
-HEAVY = [(place, kind) for place in sorted(OF_PAGES) for kind in WORST]
+HEAVY = [(path, kind) for path in sorted(PAGE_PARSERS) for kind in WORST]
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [each for each in HEAVY if is_heavy(response(WORST[each[1]]))]
+    ("path", "kind"), [each for each in HEAVY if is_heavy(response(WORST[each[1]]))]
 )
-def test_heavy_pages_end_soon_or_are_stopped(place: str, kind: str) -> None:
+def test_heavy_pages_are_parsed_quickly_or_stopped(path: str, kind: str) -> None:
     """A crawl parses heavy pages in a subprocess, which is stopped like this one."""
     with suppress(LimitExceeded):
-        asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(lambda: bool(PLACES[place](WORST[kind]))))
+        asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(lambda: bool(PARSERS[path](WORST[kind]))))

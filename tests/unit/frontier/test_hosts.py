@@ -12,26 +12,26 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def test_a_cap_is_spent_request_by_request_and_host_by_host() -> None:
+def test_cap_counts_requests_per_host() -> None:
     limits = HostLimits(cap=2)
     assert [limits.spend("a"), limits.spend("a"), limits.spend("a")] == [True, True, False]
     assert limits.spend("b")
 
 
-def test_a_refused_request_is_not_counted() -> None:
+def test_rejected_request_is_not_counted() -> None:
     limits = HostLimits(cap=1)
     limits.spend("a")
     limits.spend("a")
     assert limits.requests["a"] == 1
 
 
-def test_without_a_cap_nothing_is_refused() -> None:
+def test_requests_are_unlimited_without_a_cap() -> None:
     limits = HostLimits()
     assert all(limits.spend("a") for _ in range(1000))
     assert limits.closed(NOON, MINUTE) == []
 
 
-def test_a_host_on_hold_is_waited_for() -> None:
+def test_wait_lasts_until_the_hold_ends() -> None:
     limits = HostLimits()
     limits.hold("a", NOON + timedelta(seconds=30))
     assert limits.wait_seconds("a", NOON) == 30
@@ -39,7 +39,7 @@ def test_a_host_on_hold_is_waited_for() -> None:
     assert limits.wait_seconds("b", NOON) == 0
 
 
-def test_of_two_holds_the_longer_stands() -> None:
+def test_longer_of_two_holds_applies() -> None:
     limits = HostLimits()
     limits.hold("a", NOON + 2 * MINUTE)
     limits.hold("a", NOON + MINUTE)
@@ -47,23 +47,23 @@ def test_of_two_holds_the_longer_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "struck"),
+    ("blocked_responses", "gave_up"),
     [
         ([True, True, True], [False, False, True]),
         ([True, True, False, True, True], [False] * 5),
         ([True, True, True, True], [False, False, True, False]),
         ([True, True, True, False, True, True, True], [False] * 2 + [True] + [False] * 3 + [True]),
     ],
-    ids=["three in a row", "a good answer forgives", "said once", "and again after a good one"],
+    ids=["three in a row", "success resets the count", "reported once", "again after a success"],
 )
-def test_a_host_that_refuses_in_a_row_is_left_alone(
-    answers: list[bool], struck: list[bool]
+def test_consecutive_blocked_responses_reach_the_limit(
+    blocked_responses: list[bool], gave_up: list[bool]
 ) -> None:
     limits = HostLimits(strikes=3)
-    assert [limits.note("a", blocked=blocked) for blocked in answers] == struck
+    assert [limits.note("a", blocked=blocked) for blocked in blocked_responses] == gave_up
 
 
-def test_strikes_of_one_host_are_not_another_s() -> None:
+def test_blocked_responses_are_counted_per_host() -> None:
     limits = HostLimits(strikes=2)
     assert not limits.note("a", blocked=True)
     assert not limits.note("b", blocked=True)
@@ -78,7 +78,7 @@ def test_capped_hosts_and_those_on_a_long_hold_are_closed() -> None:
     assert sorted(limits.closed(NOON, MINUTE)) == ["capped", "long"]
 
 
-def test_a_host_that_was_given_up_gets_no_more_requests() -> None:
+def test_given_up_host_is_closed() -> None:
     limits = HostLimits()
     limits.given_up.add("a")
     assert limits.closed(NOON, MINUTE) == ["a"]

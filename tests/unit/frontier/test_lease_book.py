@@ -1,4 +1,4 @@
-"""Leases of a worker: which targets it still holds."""
+"""A worker's lease book: leased and lost targets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from crawler.frontier.redis_queue import Lease
 from crawler.frontier.worker import LeaseBook
 
 
-def test_a_lost_target_that_is_leased_again_is_not_lost() -> None:
+def test_renewed_lease_clears_the_lost_mark() -> None:
     book, lease = LeaseBook(), Lease("x http://x.test/", "", 1)
     for times in range(2):
         book.take([lease])

@@ -56,31 +56,31 @@ def read(answer: Response, of: WrapperSpider | None = None, **state: Any) -> Fet
     return fetched
 
 
-def test_an_item_page_gives_its_fields() -> None:
+def test_item_page_yields_its_fields() -> None:
     fetched = read(response("<h1>Tea</h1><li>green</li>"))
     assert fetched.content == {"title": "Tea", "tags": ["green"]}
     assert (fetched.outcome, fetched.links, fetched.status) == (None, None, 200)
     assert fetched.size == len("<h1>Tea</h1><li>green</li>")
 
 
-def test_a_list_page_gives_its_links_with_its_category() -> None:
+def test_list_page_yields_links_with_its_category() -> None:
     fetched = read(response('<a href="/item/1">Tea</a>', LIST))
     assert fetched.content is None
     assert [(link.url, link.category) for link in fetched.links or ()] == [(ITEM, "tea")]
 
 
-def test_a_list_page_may_be_a_packed_sitemap() -> None:
+def test_list_page_may_be_a_gzipped_sitemap() -> None:
     body = gzip.compress(f"<urlset><url><loc>{ITEM}</loc></url></urlset>".encode())
     answer = Response(LIST, body=body, headers={"Content-Type": "application/gzip"})
     assert [link.url for link in read(answer).links or ()] == [ITEM]
 
 
-def test_a_list_page_without_wanted_links_is_a_page_all_the_same() -> None:
+def test_list_page_without_selected_links_is_valid() -> None:
     fetched = read(response("<p>nothing new</p>", LIST))
     assert (fetched.outcome, fetched.links) == (None, ())
 
 
-def test_links_on_an_item_page_are_followed_if_asked_for() -> None:
+def test_item_page_links_are_followed_if_enabled() -> None:
     class Following(Shop):
         follow_item_links = True
 
@@ -101,7 +101,7 @@ def test_links_on_an_item_page_are_followed_if_asked_for() -> None:
         (302, Outcome.ERROR),
     ],
 )
-def test_a_status_is_an_outcome_and_its_page_is_not_read(status: int, outcome: Outcome) -> None:
+def test_status_outcome_skips_parsing(status: int, outcome: Outcome) -> None:
     fetched = read(response(status=status))
     assert (fetched.outcome, fetched.content) == (outcome, None)
 
@@ -114,12 +114,12 @@ def test_a_status_is_an_outcome_and_its_page_is_not_read(status: int, outcome: O
         (b"<h1>\0</h1>", "not a text page: binary content"),
     ],
 )
-def test_a_page_without_its_fields_is_an_error_with_a_reason(body: str, reason: str) -> None:
+def test_page_without_fields_is_an_error_with_a_reason(body: str, reason: str) -> None:
     fetched = read(response(body))
     assert (fetched.outcome, fetched.reason) == (Outcome.ERROR, reason)
 
 
-def test_a_mistake_in_the_user_s_code_costs_this_page_only() -> None:
+def test_exception_in_user_code_fails_only_that_page() -> None:
     class Wrong(Shop):
         def read_item(self, response: Any) -> dict[str, Any]:
             raise KeyError("price")
@@ -137,20 +137,20 @@ def test_a_mistake_in_the_user_s_code_costs_this_page_only() -> None:
         (LIST, Outcome.GONE),
         ("https://other.example/item/1", Outcome.ERROR),
     ],
-    ids=["another item", "www", "the start", "a list page", "another site"],
+    ids=["another item", "www", "start URL", "list page", "another site"],
 )
-def test_an_item_that_redirects_away_is_no_item(final: str, outcome: Outcome | None) -> None:
+def test_redirect_target_determines_the_items_outcome(final: str, outcome: Outcome | None) -> None:
     fetched = read(response(url=final), url=ITEM)
     assert (fetched.outcome, fetched.final_url) == (outcome, final)
 
 
-def test_a_list_page_that_redirects_to_a_list_page_is_read() -> None:
+def test_redirected_list_page_is_read() -> None:
     fetched = read(response('<a href="/item/1">Tea</a>', f"{LIST}green/"), url=LIST)
     assert (fetched.outcome, fetched.final_url) == (None, f"{LIST}green/")
     assert [link.url for link in fetched.links or ()] == [ITEM]
 
 
-def test_a_page_knows_its_validators() -> None:
+def test_fetch_contains_validators() -> None:
     fetched = read(response(headers={"ETag": '"1"'}))
     assert fetched.validators == Validators('"1"')
 
@@ -164,7 +164,7 @@ def test_a_page_knows_its_validators() -> None:
     ],
     ids=["refused", "no host", "robots.txt"],
 )
-def test_a_failed_download_is_an_outcome(error: Exception, outcome: Outcome, reason: str) -> None:
+def test_failed_download_has_an_outcome(error: Exception, outcome: Outcome, reason: str) -> None:
     (fetched,) = spider().parse_failure(failure(error))
     assert isinstance(fetched, Fetched)
     assert fetched.outcome is outcome
@@ -174,7 +174,7 @@ def test_a_failed_download_is_an_outcome(error: Exception, outcome: Outcome, rea
     assert "IgnoreRequest" not in fetched.reason
 
 
-def test_a_request_that_was_not_sent_is_no_visit() -> None:
+def test_unsent_request_is_skipped() -> None:
     (skipped,) = spider().parse_failure(failure(NotAsked("the cap is used up")))
     assert isinstance(skipped, Skipped)
     assert skipped.reason == "the cap is used up"
@@ -187,8 +187,8 @@ def failure(error: Exception) -> Failure:
     return failed
 
 
-SCHEME = Shop.read_wrapper(Arguments()).selector_digest(Kind.ITEM)
-KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
+ITEM_DIGEST = Shop.read_wrapper(Arguments()).selector_digest(Kind.ITEM)
+STORED_VALIDATORS = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
 
 
 def outgoing(target: Target, **meta: Any) -> Request:
@@ -202,11 +202,11 @@ def outgoing(target: Target, **meta: Any) -> Request:
 
 def known_item(**changed: Any) -> Target:
     """Return an item that was read with the current site definition."""
-    usual = {"validators": KNOWN, "content_hash": "h1", "selector_digest": SCHEME}
+    usual = {"validators": STORED_VALIDATORS, "content_hash": "h1", "selector_digest": ITEM_DIGEST}
     return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
 
 
-def test_a_known_page_is_asked_for_with_its_validators() -> None:
+def test_known_page_is_requested_with_validators() -> None:
     headers = outgoing(known_item()).headers
     assert headers["If-None-Match"] == b'"1"'
     assert headers["If-Modified-Since"] == b"Wed, 01 May 2024 12:00:00 GMT"
@@ -219,9 +219,9 @@ def test_a_known_page_is_asked_for_with_its_validators() -> None:
         known_item(selector_digest="of another wrapper"),
         known_item(validators=Validators()),
     ],
-    ids=["never read", "wrapper edited", "no validators"],
+    ids=["never read", "site definition edited", "no validators"],
 )
-def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> None:
+def test_request_is_unconditional_if_content_is_required(target: Target) -> None:
     headers = outgoing(target).headers
     assert "If-None-Match" not in headers
     assert "If-Modified-Since" not in headers
@@ -230,26 +230,26 @@ def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> 
 @pytest.mark.parametrize(
     ("final", "sent"), [(None, False), (ITEM, True), ("https://shop.example/item/2", False)]
 )
-def test_validators_of_one_url_do_not_go_to_another(final: str | None, sent: bool) -> None:
+def test_validators_are_sent_only_to_their_url(final: str | None, sent: bool) -> None:
     redirected = outgoing(
         known_item(final_url=final), redirect_urls=["https://shop.example/item/0"]
     )
     assert ("If-None-Match" in redirected.headers) is sent
 
 
-def test_a_request_beyond_the_cap_of_its_host_is_not_sent() -> None:
+def test_request_over_the_host_cap_is_not_sent() -> None:
     crawling = spider(FRESHET_HOST_REQUESTS=1)
-    manners = PolitenessMiddleware(crawling.session)
-    asyncio.run(manners.process_request(Request(ITEM)))
+    middleware = PolitenessMiddleware(crawling.session)
+    asyncio.run(middleware.process_request(Request(ITEM)))
     with pytest.raises(NotAsked, match=r"shop\.example: request limit reached"):
-        asyncio.run(manners.process_request(Request(LIST)))
-    asyncio.run(manners.process_request(Request("https://other.example/")))
+        asyncio.run(middleware.process_request(Request(LIST)))
+    asyncio.run(middleware.process_request(Request("https://other.example/")))
 
 
 @pytest.mark.parametrize(
     "secrets", [{}, {"headers": {"X-Key": "k"}}, {"cookies": {"region": "eu"}}]
 )
-def test_a_feed_with_headers_or_cookies_does_not_move_to_another_host(
+def test_feed_with_credentials_does_not_move_to_another_host(
     secrets: dict[str, dict[str, str]],
 ) -> None:
     class Feeds(FeedsSpider):

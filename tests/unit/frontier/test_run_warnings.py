@@ -1,4 +1,4 @@
-"""Warnings after a run in which nothing matched or nothing was found."""
+"""Warnings after a run in which no link matched or no item was found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.pages import SITE, wrapper
 TAGS = dict.fromkeys(f"{SITE}{path}" for path in ("about", "tag/a", "tag/b", "tag/c", "tag/d"))
 
 
-def test_links_that_match_nothing_are_told_with_examples_of_the_usual_shapes() -> None:
+def test_unmatched_links_are_reported_with_common_examples() -> None:
     counts = {"pages with links": 3, "links": 1214}
     assert no_match(["item_pages"], counts, LinkCounts(unmatched=TAGS)) == (
         "no link matched item_pages (1,214 links seen on 3 pages, for example "
@@ -19,12 +19,12 @@ def test_links_that_match_nothing_are_told_with_examples_of_the_usual_shapes() -
     )
 
 
-def test_where_all_links_match_the_other_pattern_there_is_no_example() -> None:
+def test_no_example_if_all_links_match_the_other_pattern() -> None:
     message = no_match(["item_pages"], {"pages with links": 1, "links": 1}, LinkCounts())
     assert message.startswith("no link matched item_pages (1 link seen on 1 page);")
 
 
-def test_a_site_whose_links_all_lead_elsewhere() -> None:
+def test_foreign_links_are_reported_with_an_example() -> None:
     links = LinkCounts(examples={"foreign links": "https://b.example/x"})
     counts = {"pages with links": 1, "foreign links": 57}
     message = no_match(["list_pages", "item_pages"], counts, links)
@@ -34,13 +34,13 @@ def test_a_site_whose_links_all_lead_elsewhere() -> None:
     )
 
 
-def test_a_page_without_any_link() -> None:
+def test_pages_without_links_are_reported() -> None:
     message = no_match(["item_pages"], {"pages with links": 1}, LinkCounts())
     assert "no links on 1 page" in message
     assert "does not run scripts" in message
 
 
-def test_why_a_run_found_nothing() -> None:
+def test_run_without_items_explains_the_cause() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
     assert no_items(failed) == "no items found: 3 pages fetched, none read (2 failed, 1 gone)"
     items = {"visits": 41, "error": 40, "new": 1, "item pages": 40}
@@ -48,7 +48,7 @@ def test_why_a_run_found_nothing() -> None:
     assert no_items({"visits": 1, "new": 1}) == "no items found on 1 page"
 
 
-def test_a_field_is_named_with_its_selector() -> None:
+def test_empty_field_is_reported_with_its_selector() -> None:
     def warning(name: str, **keys: Any) -> str:
         return never_found(wrapper(**keys), name, 40)
 
@@ -59,7 +59,7 @@ def test_a_field_is_named_with_its_selector() -> None:
     assert warning("main_text") == "main_text: nothing found on 40 of 40 pages"
 
 
-def test_the_fields_of_a_site_are_its_own_and_those_of_main_text() -> None:
+def test_field_names_include_those_of_main_text() -> None:
     assert wrapper().field_names == ("title", "main_text")
     assert wrapper(fields={"title": "h1", "b": "b"}).field_names == ("title", "b")
     assert wrapper(fields={"b": "b"}, main_text=True).field_names == ("b", "title", "main_text")

@@ -20,28 +20,28 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text() | st.binary(), VALUES))
-def test_what_is_written_is_read(value: dict[str, object]) -> None:
+def test_values_survive_a_round_trip(value: dict[str, object]) -> None:
     assert loads(dumps(value)) == value
 
 
-def test_a_request_has_bytes_in_its_headers_and_its_body() -> None:
+def test_bytes_in_headers_and_body_survive_a_round_trip() -> None:
     request = {"url": "http://a/", "headers": {b"Accept": [b"*/*"]}, "body": b"\xff\0"}
     assert loads(dumps(request)) == request
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, lambda: None])
-def test_what_json_cannot_tell_is_refused(value: object) -> None:
+def test_unsupported_types_are_rejected(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be written as JSON"):
         dumps({"meta": value})
 
 
 @pytest.mark.parametrize("text", [pickle.dumps({"url": "http://a/"}), b"[1]", b"", b"\xff"])
-def test_what_was_never_written_is_refused(text: bytes) -> None:
+def test_invalid_input_is_rejected(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         loads(text)
 
 
-def test_the_text_is_json() -> None:
+def test_output_is_json() -> None:
     assert json.loads(dumps({"a": [1, "b"]})) == {"a": [1, "b"]}
 
 
@@ -59,12 +59,12 @@ def test_the_text_is_json() -> None:
         '{"a": ' + '"\\"' * (MAX_BYTES // 4),
     ],
 )
-def test_what_is_too_large_or_too_deep_is_refused(text: str) -> None:
+def test_oversized_or_deeply_nested_input_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         loads(text)
 
 
-def test_brackets_in_strings_are_no_depth() -> None:
+def test_brackets_in_strings_do_not_count_as_nesting() -> None:
     value = {"a": '\\"[{' * 1000, "b": [{"c": "]"}]}
     assert loads(dumps(value)) == value
 
@@ -91,12 +91,12 @@ def test_brackets_in_strings_are_no_depth() -> None:
         ("args", []),
     ],
 )
-def test_a_part_that_workers_may_not_share_is_named(part: str, value: object) -> None:
+def test_disallowed_request_part_is_named_in_the_error(part: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"'{part}'"):
         check({"url": "http://a/", part: value})
 
 
-def test_a_request_of_allowed_parts_is_shared() -> None:
+def test_request_with_allowed_parts_is_accepted() -> None:
     check(
         {
             "url": "http://a/", "callback": "read", "errback": None, "method": "POST",

@@ -1,4 +1,4 @@
-"""The bundled spiders, including the one that is configured without Python."""
+"""The bundled spiders, including the site spider, which needs no Python code."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def read(spider: type[WrapperSpider], **given: str) -> Wrapper:
         ("static/oscar/favicon.ico", Match()),
     ],
 )  # fmt: skip
-def test_pages_of_the_book_shop(path: str, expected: Match) -> None:
+def test_book_shop_urls_are_classified(path: str, expected: Match) -> None:
     assert read(Books).match(BOOKS + path) == expected
 
 
-def test_a_book_is_read() -> None:
+def test_book_fields_are_extracted() -> None:
     book = page("""<h1>A Light in the Attic</h1><p class="price_color">£51.77</p>
       <p class="instock availability"> In stock (22 available) </p>
       <p class="star-rating Three"></p>
@@ -69,11 +69,11 @@ def test_a_book_is_read() -> None:
         ("tag/love/", Match()),
     ],
 )
-def test_pages_of_the_quotes(path: str, expected: Match) -> None:
+def test_quotes_urls_are_classified(path: str, expected: Match) -> None:
     assert read(Quotes).match(QUOTES + path) == expected
 
 
-def test_an_author_is_read() -> None:
+def test_author_fields_are_extracted() -> None:
     author = page("""<h3 class="author-title">Albert Einstein</h3>
       <span class="author-born-date">March 14, 1879</span>
       <span class="author-born-location">in Ulm, Germany</span>
@@ -83,7 +83,7 @@ def test_an_author_is_read() -> None:
     assert content["born"].isoformat() == "1879-03-14T00:00:00+00:00"
 
 
-def test_a_spider_carries_the_name_of_its_wrapper() -> None:
+def test_site_spider_is_named_by_its_argument() -> None:
     spider = SiteSpider(name="shop", start_urls="https://shop.example/", item_pages="/item/")
     assert spider.name == "shop"
     assert spider.start_urls == ["https://shop.example/"]
@@ -99,7 +99,7 @@ def test_start_urls_of_the_site_spider_are_separated_by_white_space() -> None:
     assert site.start_urls == ("https://a.example/", "https://b.example/", "https://c.example/")
 
 
-def test_the_site_spider_takes_patterns_and_a_category() -> None:
+def test_site_spider_accepts_patterns_and_a_category() -> None:
     site = read(
         SiteSpider, name="shop", start_urls="https://a.example/", item_pages=r"/item/(\d+)",
         list_pages="/l/", category=r"/l/(\w+)", follow_item_links="1",
@@ -109,7 +109,7 @@ def test_the_site_spider_takes_patterns_and_a_category() -> None:
     assert site.follow_item_links
 
 
-def test_the_site_spider_takes_a_file(tmp_path: Path) -> None:
+def test_site_spider_accepts_a_file(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("name='shop'\nstart_urls='https://a.example/'\nitem_pages='/item/'\n")
     assert read(SiteSpider, wrapper=str(file)).name == "shop"
@@ -131,7 +131,7 @@ def test_the_site_spider_takes_a_file(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_bad_arguments_are_one_line_with_their_cause(given: dict[str, str], cause: str) -> None:
+def test_argument_error_is_one_line_with_its_cause(given: dict[str, str], cause: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SiteSpider.read_arguments(given)
     assert str(caught.value).startswith("-a ")
@@ -141,17 +141,17 @@ def test_bad_arguments_are_one_line_with_their_cause(given: dict[str, str], caus
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_pattern_in_an_argument_is_said() -> None:
+def test_invalid_pattern_argument_is_reported() -> None:
     with pytest.raises(WrapperError, match=r"^-a.*item_pages.*bad regular expression '\('"):
         read(SiteSpider, name="a", start_urls="https://a.example/", item_pages="(")
 
 
-def test_blank_start_urls_are_missing_ones() -> None:
+def test_blank_start_urls_count_as_missing() -> None:
     with pytest.raises((ConfigError, WrapperError), match="start_urls"):
         read(SiteSpider, name="a", start_urls="  ", item_pages="b")
 
 
-def test_an_item_without_fields_is_its_main_text() -> None:
+def test_item_without_fields_has_title_and_main_text() -> None:
     spider = SiteSpider(name="shop", start_urls="https://shop.example/", item_pages="/item/")
     assert spider.read_item(page("<h1>Tea</h1><p>green</p>"))["title"] == "Tea"
 
@@ -166,7 +166,7 @@ def test_a_field_may_replace_the_title() -> None:
     assert "leaf" in content["main_text"]
 
 
-def test_keys_of_politeness_become_scrapy_s_settings() -> None:
+def test_politeness_keys_become_scrapy_settings() -> None:
     assert politeness(wrapper(delay_seconds=2, concurrency=3, throttle=False)) == {
         "DOWNLOAD_DELAY": 2,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 3,
@@ -175,6 +175,6 @@ def test_keys_of_politeness_become_scrapy_s_settings() -> None:
     assert politeness(wrapper()) == {}
 
 
-def test_fields_of_the_examples_have_their_types() -> None:
+def test_example_fields_have_types() -> None:
     assert read(Books).fields["price"].type is FieldType.PRICE
     assert read(Quotes).fields["born"].type is FieldType.DATE

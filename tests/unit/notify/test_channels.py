@@ -1,4 +1,4 @@
-"""Keys of channels, and the times at which a channel may send."""
+"""Channel configuration, and the times at which a channel may send."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_secrets_are_replaced_in_reasons(text: str, expected: str) -> None:
     assert without_secrets(hook, text) == expected
 
 
-def test_secrets_of_other_channels_are_replaced() -> None:
+def test_smtp_and_apprise_secrets_are_replaced() -> None:
     channels = channels_in(tomllib.loads(TOML), "notify.toml")
     assert without_secrets(channels["mail"], "535 pass word is wrong") == "535 *** is wrong"
     token = channel(apprise="slack://T1AB2C3D4/x")
     assert without_secrets(token, "no T1AB2C3D4") == "no ***"
 
 
-def test_an_invalid_channel_leaves_the_others() -> None:
+def test_invalid_channel_does_not_disable_others() -> None:
     tables = tomllib.loads(TOML)
     tables["channels"]["chat"]["digest"] = "year"
     channels, problems = valid_channels(tables, "notify.toml")
@@ -111,11 +111,11 @@ def test_an_invalid_channel_leaves_the_others() -> None:
     assert "channel 'chat': digest: " in problems["chat"]
 
 
-def test_no_channels() -> None:
+def test_missing_channels_table_is_empty() -> None:
     assert channels_in({"rules": []}, "notify.toml") == {}
 
 
-def test_secrets_are_not_shown() -> None:
+def test_repr_hides_secrets() -> None:
     shown = repr(channels_in(tomllib.loads(TOML), "notify.toml"))
     assert not any(secret in shown for secret in (SECRET, "pass word", "a%2Fb"))
 
@@ -168,7 +168,7 @@ def test_an_error_names_file_channel_and_key(keys: dict[str, Any], key: str, cau
         ({"to": ["a@b.c", "a b@c"]}, "smtp.to.1: 'a b@c' is not an email address"),
     ],
 )
-def test_an_invalid_mail_server(keys: dict[str, Any], cause: str) -> None:
+def test_invalid_smtp_settings_are_rejected(keys: dict[str, Any], cause: str) -> None:
     smtp = {"host": "mail.example.com", "from": "a@b.c", "to": "a@b.c"} | keys
     assert cause in error_of(smtp=smtp)
 
@@ -182,12 +182,12 @@ def test_an_invalid_mail_server(keys: dict[str, Any], cause: str) -> None:
         ({"channels": {f"c{n}": {} for n in range(51)}}, "more than 50 channels"),
     ],
 )
-def test_invalid_tables(keys: dict[str, Any], cause: str) -> None:
+def test_invalid_channel_tables_are_rejected(keys: dict[str, Any], cause: str) -> None:
     with pytest.raises(ConfigError, match=cause):
         channels_in(keys, "notify.toml")
 
 
-def test_attempts_wait_from_a_minute_to_six_hours() -> None:
+def test_retry_delays_grow_from_a_minute_to_six_hours() -> None:
     waits = []
     for attempts in range(1, 12):
         due = next_attempt(channel(), attempts, NOON, NOON, Random(1))
@@ -198,7 +198,7 @@ def test_attempts_wait_from_a_minute_to_six_hours() -> None:
     assert 270 <= waits[-1] <= 360
 
 
-def test_there_is_no_attempt_after_retry_hours() -> None:
+def test_no_attempt_after_retry_hours() -> None:
     once = channel(retry_hours=0)
     assert next_attempt(once, 1, NOON, NOON, Random(1)) is None
     late = NOON + timedelta(hours=71)
@@ -214,7 +214,7 @@ def test_there_is_no_attempt_after_retry_hours() -> None:
         ("UTC", "2026-05-02T03:04:05Z", "2026-05-02T07:00:00Z"),
         ("UTC", "2026-05-02T07:00:00Z", "2026-05-02T07:00:00Z"),
         ("Asia/Kolkata", "2026-05-01T16:30:00Z", "2026-05-02T01:30:00Z"),
-        # The night in which summer time begins lasts eight hours, and the one of its end ten.
+        # The night at the start of summer time lasts eight hours, the night at its end ten.
         ("Europe/Berlin", "2026-03-28T21:00:00Z", "2026-03-29T05:00:00Z"),
         ("Europe/Berlin", "2026-10-24T20:00:00Z", "2026-10-25T06:00:00Z"),
     ],
@@ -227,14 +227,14 @@ def test_quiet_hours_over_midnight(zone: str, moment: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("moment", "expected"),
     [
-        # In spring there is no 02:30: the clock goes from 02:00 to 03:00.
+        # In spring there is no 02:30: the clock is set from 02:00 to 03:00.
         ("2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z"),
-        # In fall there are two: it is quiet again until the second.
+        # In fall, 02:30 occurs twice, and quiet hours continue until the second one.
         ("2026-10-25T00:10:00Z", "2026-10-25T00:30:00Z"),
         ("2026-10-25T01:10:00Z", "2026-10-25T01:30:00Z"),
     ],
 )
-def test_quiet_hours_end_while_the_clock_changes(moment: str, expected: str) -> None:
+def test_quiet_hours_end_at_a_clock_change(moment: str, expected: str) -> None:
     night = channel(quiet_hours="01:00-02:30", timezone="Europe/Berlin")
     assert open_from(night, at(moment)) == at(expected)
 
@@ -266,5 +266,5 @@ def test_quiet_hours_within_a_day() -> None:
         ({}, "2026-05-01T12:00:00Z", "2026-05-01T12:00:00Z"),
     ],
 )  # fmt: skip
-def test_digests(keys: dict[str, Any], moment: str, expected: str) -> None:
+def test_digest_schedule(keys: dict[str, Any], moment: str, expected: str) -> None:
     assert digest_due(channel(**keys), at(moment)) == at(expected)

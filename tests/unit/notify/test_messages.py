@@ -1,4 +1,4 @@
-"""Messages: default texts, templates of users, and limits of both."""
+"""Messages: default texts, user templates, and their limits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def event(**given: Any) -> EventView:
-    known = {"event": "changed", "site": "shop", "url": "https://shop.example/lamp"}
-    return EventView(**({"title": "Lamp", "at": NOON} | known | given))
+    defaults = {"event": "changed", "site": "shop", "url": "https://shop.example/lamp"}
+    return EventView(**({"title": "Lamp", "at": NOON} | defaults | given))
 
 
 CHEAPER = event(
@@ -55,7 +55,7 @@ def test_a_message_about_one_event() -> None:
     assert (message.html, message.at) == (None, NOON)
 
 
-def test_a_new_page_without_title_and_content() -> None:
+def test_message_about_a_page_without_title_and_content() -> None:
     message = message_of("m1", [event(event="gone", title="")])
     assert message.title == "shop: gone: https://shop.example/lamp"
     assert message.text == (
@@ -86,7 +86,7 @@ def test_webhooks_get_events_as_json() -> None:
     assert shown["values"] == {"price": "9.5 EUR", "stock": "3", "tags": "a, b"}
 
 
-def test_a_template_of_the_user() -> None:
+def test_user_template_is_rendered() -> None:
     template = (
         "{% for site, of_site in events|groupby('site') %}{{ site }}: "
         "{{ of_site|map(attribute='title')|join(', ') }}; {% endfor %}"
@@ -112,7 +112,7 @@ def test_a_title_is_one_short_line() -> None:
     assert len(title) == 200
 
 
-def test_a_template_that_fails_does_not_lose_the_message() -> None:
+def test_failing_template_falls_back_to_the_default() -> None:
     templates = Templates(text="{{ event.values.size }}", subject="{{ 1 / 0 }}")
     message = message_of("m1", [CHEAPER], templates=templates)
     assert message.title == "shop: changed: Lamp"
@@ -145,14 +145,14 @@ def test_a_template_that_fails_does_not_lose_the_message() -> None:
         ("x" * 10_001, "longer than 10,000 characters"),
     ],
 )
-def test_an_invalid_template(template: str, problem: str) -> None:
+def test_invalid_template_is_rejected(template: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_template(template)
     assert str(raised.value).startswith(f"template: {problem}")
     assert "\n" not in str(raised.value)
 
 
-def test_values_of_other_pages_do_not_make_a_template_invalid() -> None:
+def test_template_check_accepts_unknown_page_values() -> None:
     check_template(
         "{{ event.values.size }} {{ event.values.price|float + 1 }} {{ 1 / (more - 1) }}"
     )
@@ -172,14 +172,14 @@ SORTED = "{{ " + "(" * 20 + "event.title" + "|sort ~ '')" * 20 + " }}"
         (SORTED, "sort: longer than 20,000 characters or items"),
     ],
 )
-def test_templates_that_would_take_forever(template: str, problem: str) -> None:
+def test_templates_with_excessive_work_are_stopped(template: str, problem: str) -> None:
     before = time.process_time()
     with pytest.raises(ConfigError, match=problem):
         rendered(template, [LONG])
     assert time.process_time() - before < 1
 
 
-def test_long_values_and_texts_are_cut() -> None:
+def test_long_values_and_texts_are_truncated() -> None:
     assert len(LONG.changes) == 20
     assert LONG.values is not None
     assert {len(text) for text in LONG.values.values()} == {500}
@@ -190,17 +190,17 @@ def test_long_values_and_texts_are_cut() -> None:
     assert len(text) < MAX_TEXT_CHARACTERS + 100
 
 
-def test_texts_of_pages_can_be_encoded() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     assert message_of("m1", [event(title="a\ud800b")]).title == "shop: changed: a?b"
 
 
 @pytest.mark.parametrize("name", ["", "a\r\nb", "a.b", "ä", "x" * 129])
-def test_an_id_that_headers_cannot_carry(name: str) -> None:
+def test_message_id_must_be_valid_in_headers(name: str) -> None:
     with pytest.raises(ValueError, match="invalid message id"):
         message_of(name, [CHEAPER])
 
 
-def test_a_message_needs_an_event_and_a_time_zone() -> None:
+def test_message_requires_an_event_and_a_time_zone() -> None:
     with pytest.raises(ValueError, match="needs an event"):
         message_of("m1", [])
     with pytest.raises(ValueError, match="needs a time zone"):

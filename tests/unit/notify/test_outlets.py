@@ -1,4 +1,4 @@
-"""Messages of bundles, and the state that confirms a message."""
+"""Messages built from bundles of events, and confirmation of events by later visits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def changed(hours: int, before: object, after: object, **others: object) -> Docu
     return document(hours, title="Lamp", before=values[0], after=values[1])
 
 
-def test_events_of_a_page_are_shown_as_one_change() -> None:
+def test_events_of_a_page_are_merged_into_one_change() -> None:
     bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7), changed(2, 7, 6)])
     shown = message_in(bundle, channel(), Grouping.PAGE)
     assert (shown.id, shown.type, shown.at) == ("msg_a", "changed", NOON + timedelta(hours=2))
@@ -45,14 +45,14 @@ def test_events_of_a_page_are_shown_as_one_change() -> None:
     assert event["values"] == {"price": "6"}
 
 
-def test_fields_that_only_one_document_stores_are_not_taken_for_changes() -> None:
+def test_fields_stored_by_only_one_event_are_not_changes() -> None:
     many = [{f"{letter}{number}": 1 for number in range(19)} for letter in "ab"]
     bundle = Bundle("msg_a", [changed(0, 9, 8, **many[0]), changed(1, 8, 7, **many[1])])
     (event,) = message_in(bundle, channel(), Grouping.PAGE).data["events"]
     assert event["changes"] == [{"name": "price", "before": "9", "after": "7"}]
 
 
-def test_a_page_that_is_gone_in_the_end_has_no_values() -> None:
+def test_finally_gone_page_has_no_values() -> None:
     gone = document(1, "gone", before={"price": 8}, after=None)
     shown = message_in(Bundle("msg_a", [changed(0, 9, 8), gone]), channel(), Grouping.PAGE)
     (event,) = shown.data["events"]
@@ -74,7 +74,7 @@ def test_posts_of_a_feed_are_listed() -> None:
     assert [change.after for change in view.changes] == ["One https://blog.example/1", ""]
 
 
-def test_an_alarm_of_a_whole_site_has_its_name_as_title() -> None:
+def test_site_alarm_uses_the_site_name_as_title() -> None:
     view = view_of(document(0, "silent", text="no change for 9 days") | {"target": ""})
     assert (view.title, view.url, view.reason) == ("shop", "", "no change for 9 days")
 
@@ -99,9 +99,7 @@ def test_links_lead_to_the_web_app_if_its_url_is_known() -> None:
         ({"debounce_minutes": 5, "digest": "day"}, Grouping.DIGEST),
     ],
 )
-def test_the_keys_of_a_channel_decide_what_is_sent_as_one(
-    keys: dict[str, Any], grouping: Grouping
-) -> None:
+def test_channel_keys_determine_the_grouping(keys: dict[str, Any], grouping: Grouping) -> None:
     assert ChannelOutlet("team", channel(**keys)).grouping is grouping
 
 
@@ -114,7 +112,7 @@ def test_the_keys_of_a_channel_decide_what_is_sent_as_one(
         ({"digest": "hour", "debounce_minutes": 70}, NOON + timedelta(hours=2)),
     ],
 )
-def test_a_new_message_is_due(keys: dict[str, Any], due: datetime) -> None:
+def test_channel_keys_determine_the_first_due_time(keys: dict[str, Any], due: datetime) -> None:
     assert first_due(channel(**keys), NOON) == due
 
 
@@ -133,7 +131,7 @@ SEEN = {"outcome": "changed", "content_hash": "a"}
         ({"outcome": "error"}, Event.FAILING, {"outcome": "unchanged"}, False),
     ],
 )
-def test_a_visit_confirms_the_state_of_an_event(
+def test_later_visit_confirms_or_refutes_an_event(
     row: Document, event: Event, later: Document, confirmed: bool
 ) -> None:
     expected = expectation(row, event)
@@ -141,6 +139,6 @@ def test_a_visit_confirms_the_state_of_an_event(
     assert is_confirmed(expected, later) is confirmed
 
 
-def test_alarms_and_posts_need_no_confirmation() -> None:
+def test_alarms_and_feed_posts_need_no_confirmation() -> None:
     assert expectation({"event": "silent"}, Event.SILENT) is None
     assert expectation({"outcome": "changed", "posts_new": 1}, Event.CHANGED) is None

@@ -1,4 +1,4 @@
-"""Findings of the doctor: the status for each result of a check."""
+"""Findings of `scrapy doctor`: the status for each result of a check."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def statuses(findings: list[Finding]) -> list[Status]:
     return [finding.status for finding in findings]
 
 
-def worst(findings: list[Finding]) -> Finding:
+def only_problem(findings: list[Finding]) -> Finding:
     """Return the only finding that is not OK."""
     (finding,) = (result for result in findings if result.status is not OK)
     return finding
 
 
-def test_each_finding_is_a_line_and_the_last_line_counts_them() -> None:
+def test_findings_are_lines_followed_by_a_summary() -> None:
     findings = [
         ok("python", "3.13"),
         warning("redis", "no file", "set it"),
@@ -59,7 +59,7 @@ def test_each_finding_is_a_line_and_the_last_line_counts_them() -> None:
     ]
 
 
-def test_a_finding_is_wrapped_by_words_in_its_column() -> None:
+def test_long_finding_is_wrapped_in_its_column() -> None:
     words = "cannot be reached: the name of the host is unknown"
     first, *others, _ = lines([warning("robots.txt", words, "is it right?")], 48)[0].splitlines()
     assert first.startswith("warning  robots.txt  cannot")
@@ -67,7 +67,7 @@ def test_a_finding_is_wrapped_by_words_in_its_column() -> None:
     assert " ".join([first[21:], *others]).split()[:3] == ["cannot", "be", "reached:"]
 
 
-def test_for_machines_nothing_is_lost() -> None:
+def test_json_report_is_complete() -> None:
     report = doctor_report([warning("redis", "no file", "set it", of="shop")])
     assert report == {
         "ok": True,
@@ -90,29 +90,29 @@ def test_for_machines_nothing_is_lost() -> None:
         ((3, 12, 0), "Darwin", WARNING),
     ],
 )
-def test_pythons_and_systems(version: tuple[int, ...], system: str, status: Status) -> None:
+def test_python_version_and_platform(version: tuple[int, ...], system: str, status: Status) -> None:
     assert doctor.judge_python(version, system).status is status
 
 
-def test_in_the_project_folder_all_is_well() -> None:
+def test_project_folder_is_ok() -> None:
     assert statuses(doctor.judge_folder(PROJECT, ["", "/usr/lib/python3"])) == [OK]
     assert statuses(doctor.judge_folder(PROJECT / "docs", ["/usr/lib/python3"])) == [OK]
 
 
-def test_within_a_package_its_modules_hide_libraries() -> None:
+def test_working_directory_in_a_package_hides_libraries() -> None:
     """Check the case of `python -m scrapy` in crawler/, which would import crawler/redis."""
-    finding = worst(doctor.judge_folder(PROJECT / "crawler", [""]))
+    finding = only_problem(doctor.judge_folder(PROJECT / "crawler", [""]))
     assert finding.status is FAILED
     assert str(PROJECT / "crawler") in finding.found
 
 
-def test_the_settings_of_another_project(tmp_path: Path) -> None:
+def test_scrapy_cfg_of_another_project_is_reported(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\n")
-    assert f"scrapy.cfg is in {tmp_path}" in worst(doctor.judge_folder(tmp_path, [])).found
+    assert f"scrapy.cfg is in {tmp_path}" in only_problem(doctor.judge_folder(tmp_path, [])).found
 
 
-def test_a_folder_that_was_removed() -> None:
-    assert worst(doctor.judge_folder(None, [])).found == "the working directory was deleted"
+def test_deleted_working_directory_is_reported() -> None:
+    assert only_problem(doctor.judge_folder(None, [])).found == "the working directory was deleted"
 
 
 @pytest.fixture
@@ -133,15 +133,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return put
 
 
-def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
+def test_conflicting_package_is_a_warning(install: Callable[[str], Path]) -> None:
     init = install("spiders")
-    finding = worst(doctor.check_names())
+    finding = only_problem(doctor.check_names())
     assert finding.status is WARNING, "in the project's folder, its own modules come first"
     assert finding.found == f"package 'spiders' is also installed by greedy ({init})"
     assert finding.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
 
-def test_a_package_that_hides_them(
+def test_conflicting_package_before_the_project_is_a_failure(
     install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Put installed packages before the project on sys.path, like the `scrapy` script does."""
@@ -149,29 +149,29 @@ def test_a_package_that_hides_them(
     first = sys.path[-1]
     monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
     monkeypatch.delitem(sys.modules, "schedules")
-    finding = worst(doctor.check_names())
+    finding = only_problem(doctor.check_names())
     assert finding.status is FAILED
     assert "or run python -m scrapy in" in finding.todo
 
 
-def test_tests_are_not_needed_to_crawl(
+def test_conflicting_tests_package_is_only_a_warning(
     install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("tests")
-    assert worst(doctor.check_names()).status is WARNING
+    assert only_problem(doctor.check_names()).status is WARNING
 
 
 @pytest.mark.parametrize(
-    ("free_gb", "status"), [(90, OK), (1.5, WARNING), (0.2, FAILED)], ids=["ample", "little", "no"]
+    ("free_gb", "status"), [(90, OK), (1.5, WARNING), (0.2, FAILED)], ids=["ample", "low", "none"]
 )
-def test_room_on_a_disk(free_gb: float, status: Status) -> None:
+def test_free_disk_space(free_gb: float, status: Status) -> None:
     assert (
         doctor_servers.judge_free_space("disk", free_gb * doctor_servers.GB, "/data", 0.5).status
         is status
     )
 
 
-def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
+def test_missing_data_folder_is_checked_by_its_parent(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     (finding,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
     assert finding.found.startswith(f"{deep}: ")
@@ -185,7 +185,7 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     ("ahead_seconds", "status"),
     [(0.4, OK), (-0.9, OK), (2, WARNING), (-599, WARNING), (-601, FAILED), (601, FAILED)],
 )
-def test_clocks(ahead_seconds: float, status: Status) -> None:
+def test_clock_offset(ahead_seconds: float, status: Status) -> None:
     finding = doctor_servers.judge_clock("MongoDB", ahead_seconds, 600)
     assert finding.status is status
     assert ("behind" in finding.found) == (ahead_seconds < -1)
@@ -195,7 +195,7 @@ def test_clocks(ahead_seconds: float, status: Status) -> None:
     )
 
 
-def test_unknown_variables_and_what_was_meant() -> None:
+def test_unknown_variables_are_reported_with_suggestions() -> None:
     findings = list(
         doctor_sites.judge_variables(
             ["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]
@@ -208,7 +208,7 @@ def test_unknown_variables_and_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"redis_url": "redis://r"}, "other machines cannot use the embedded MongoDB"),
         ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3 shifts all times"),
@@ -223,11 +223,11 @@ def test_unknown_variables_and_what_was_meant() -> None:
         ({"private_addresses": True}, "lets any page make Freshet fetch private addresses"),
     ],
 )
-def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
+def test_questionable_settings_are_warnings(given: dict[str, object], message: str) -> None:
     config = Config.load(**{"contact": "a@b.example", "mongo_uri": None} | given)
     (finding,) = doctor_sites.judge_settings(config)
     assert finding.status is WARNING
-    assert says in finding.found
+    assert message in finding.found
 
 
 def test_private_hosts_are_listed() -> None:
@@ -237,12 +237,12 @@ def test_private_hosts_are_listed() -> None:
     assert finding.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
 
 
-def test_lines_of_the_env_file_that_say_nothing() -> None:
+def test_env_file_key_without_a_value_is_reported() -> None:
     (finding,) = doctor_sites.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
     assert finding.found.endswith(".env: freshet_budget has no value")
 
 
-def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_env_file_raises_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_bytes(b"FRESHET_CONTACT=\xff\xfe\n")
     with pytest.raises(ConfigError, match=r"\.env cannot be read: not UTF-8$"):
@@ -250,7 +250,7 @@ def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "status", "says"),
+    ("server", "status", "message"),
     [
         (MONGO, OK, "6.0.5, standalone, 0.5 ms"),
         (replace(MONGO, version=(4, 2, 0)), FAILED, "4.2.0"),
@@ -260,23 +260,23 @@ def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         (replace(MONGO, is_router=True), OK, "mongos"),
     ],
 )
-def test_servers_of_mongodb(server: Mongo, status: Status, says: str) -> None:
+def test_mongodb_server_findings(server: Mongo, status: Status, message: str) -> None:
     first = doctor_servers.judge_mongodb(server, DEFAULTS)[0]
     assert first.status is status
-    assert says in first.found
+    assert message in first.found
 
 
-def test_a_replica_set_of_two_is_worse_than_one() -> None:
+def test_replica_set_of_two_members_is_reported() -> None:
     server = replace(MONGO, replica_set="rs0", members=2)
     assert (
-        worst(doctor_servers.judge_mongodb(server, DEFAULTS)).found
+        only_problem(doctor_servers.judge_mongodb(server, DEFAULTS)).found
         == "replica set rs0 has two members"
     )
 
 
-def test_the_disk_of_a_server() -> None:
+def test_mongodb_disk_space() -> None:
     assert (
-        worst(doctor_servers.judge_mongodb(replace(MONGO, free_bytes=1), DEFAULTS)).check
+        only_problem(doctor_servers.judge_mongodb(replace(MONGO, free_bytes=1), DEFAULTS)).check
         == "mongodb disk"
     )
     hidden = replace(MONGO, free_bytes=None, total_bytes=None)
@@ -287,18 +287,18 @@ def test_the_disk_of_a_server() -> None:
     ("version", "status"),
     [(None, OK), (VERSION, OK), (VERSION - 1, WARNING), (VERSION + 1, FAILED)],
 )
-def test_versions_of_the_data(version: int | None, status: Status) -> None:
+def test_data_version(version: int | None, status: Status) -> None:
     assert doctor_servers.judge_data_version("freshet", version).status is status
 
 
-def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
+def test_only_unique_index_problems_are_failures() -> None:
     lack = IndexProblem("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
     findings = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
     assert statuses(findings) == [WARNING, FAILED]
     assert findings[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
 
 
-def test_a_good_redis() -> None:
+def test_healthy_redis_is_ok() -> None:
     assert set(statuses(doctor_servers.judge_redis(REDIS))) == {OK}
     assert doctor_servers.judge_redis(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms round trip"
 
@@ -316,8 +316,8 @@ def test_a_good_redis() -> None:
         (replace(REDIS, ahead_seconds=-40), "clock", WARNING),
     ],
 )
-def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
-    finding = worst(doctor_servers.judge_redis(server))
+def test_redis_problems_are_reported(server: Redis, check: str, status: Status) -> None:
+    finding = only_problem(doctor_servers.judge_redis(server))
     assert (finding.check, finding.status) == (check, status)
 
 
@@ -326,7 +326,7 @@ def at(hours_ago: float) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("last_run", "status", "says"),
+    ("last_run", "status", "message"),
     [
         (None, OK, "never run; start with scrapy crawl shop"),
         (
@@ -365,12 +365,12 @@ def at(hours_ago: float) -> datetime:
         ),
     ],
 )  # fmt: skip
-def test_last_runs(last_run: LastRun | None, status: Status, says: str) -> None:
+def test_last_run_findings(last_run: LastRun | None, status: Status, message: str) -> None:
     finding = doctor_servers.judge_run("shop", last_run, [], NOW)
-    assert (finding.status, finding.found) == (status, says)
+    assert (finding.status, finding.found) == (status, message)
 
 
-def test_who_runs_a_spider_is_named() -> None:
+def test_lease_holders_are_listed() -> None:
     holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
     (first, *_), due = holders, LastRun(at(3), None, None, at(2), 0, None)
     finding = doctor_servers.judge_run("shop", due, [first], NOW)
@@ -392,7 +392,7 @@ def answer(text: str, status: int = 200) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("given", "wrapper", "status", "says"),
+    ("given", "wrapper", "status", "message"),
     [
         (answer(""), SHOP, OK, "s.example returned 200; all start pages are allowed"),
         (answer("<h1>404</h1>", 404), SHOP, OK, "returned 404"),
@@ -413,13 +413,13 @@ def answer(text: str, status: int = 200) -> Answer:
         (Answer("https://s.example/robots.txt", problem="no"), SHOP, WARNING, "is unreachable"),
     ],
 )  # fmt: skip
-def test_robots(given: Answer, wrapper: Wrapper, status: Status, says: str) -> None:
+def test_robots_txt_findings(given: Answer, wrapper: Wrapper, status: Status, message: str) -> None:
     finding = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given)
     assert finding.status is status
-    assert says in finding.found
+    assert message in finding.found
 
 
-def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
+def test_duplicate_site_name_is_a_failure(tmp_path: Path) -> None:
     text = 'name = "shop"\nstart_urls = ["https://s.example/"]\nitem_pages = "/item"\n'
     files = [tmp_path / "a.toml", tmp_path / "b.toml"]
     for file in files:

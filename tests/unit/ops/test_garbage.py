@@ -1,4 +1,4 @@
-"""The garbage collector does not scan the objects loaded by a crawl again."""
+"""The garbage collector is tuned to skip objects that stay loaded during a crawl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def frozen_before() -> Iterator[int]:
     gc.unfreeze()
 
 
-def test_libraries_are_left_out_once_the_first_items_have_loaded_them(frozen_before: int) -> None:
+def test_loaded_objects_are_frozen_once_after_warm_up(frozen_before: int) -> None:
     crawler = get_crawler(settings_dict={"EXTENSIONS": {Garbage: 0}})
     for _ in range(WARM_UP_ITEMS - 1):
         crawler.signals.send_catch_log(signals.item_scraped)
@@ -31,7 +31,7 @@ def test_libraries_are_left_out_once_the_first_items_have_loaded_them(frozen_bef
     assert gc.get_freeze_count() <= frozen
 
 
-def test_collections_are_rare_until_the_engine_of_a_crawl_starts(frozen_before: int) -> None:
+def test_collections_are_rare_until_the_engine_starts(frozen_before: int) -> None:
     spare_loading()
     assert gc.get_threshold() == LOADING
     crawler = get_crawler(settings_dict={"EXTENSIONS": {Garbage: 0}})

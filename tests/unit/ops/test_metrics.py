@@ -74,7 +74,7 @@ class Process:
         return parsed(self.file.path.read_bytes())
 
 
-def test_counters_go_on_where_the_last_process_ended(tmp_path: Path) -> None:
+def test_counters_continue_after_a_restart(tmp_path: Path) -> None:
     for number in range(1, 4):
         process = Process(tmp_path)
         process.seconds.labels("shop").observe(3.0)
@@ -89,7 +89,7 @@ def test_counters_go_on_where_the_last_process_ended(tmp_path: Path) -> None:
         process.file.close()
 
 
-def test_what_a_new_process_has_not_begun_is_kept(tmp_path: Path) -> None:
+def test_series_without_new_values_are_kept(tmp_path: Path) -> None:
     first = Process(tmp_path)
     first.seconds.labels("shop").observe(3.0)
     first.file.close()
@@ -99,7 +99,7 @@ def test_what_a_new_process_has_not_begun_is_kept(tmp_path: Path) -> None:
     second.file.close()
 
 
-def test_two_processes_of_a_name_do_not_share_a_file(tmp_path: Path) -> None:
+def test_processes_with_one_name_use_separate_files(tmp_path: Path) -> None:
     one, other = Process(tmp_path), Process(tmp_path)
     for process in (one, other):
         process.file.write()
@@ -118,7 +118,7 @@ def test_two_processes_of_a_name_do_not_share_a_file(tmp_path: Path) -> None:
         process.file.close()
 
 
-def test_a_process_that_is_over_leaves_no_memory_and_no_open_files(tmp_path: Path) -> None:
+def test_closed_file_has_no_memory_or_open_file_metrics(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.file.write()
     assert values(process.read()["freshet_process_resident_memory_bytes"])
@@ -130,7 +130,7 @@ def test_a_process_that_is_over_leaves_no_memory_and_no_open_files(tmp_path: Pat
     assert values(left["freshet_metrics_timestamp_seconds"])
 
 
-def test_another_version_begins_anew() -> None:
+def test_samples_of_another_version_are_discarded() -> None:
     (build,) = text_string_to_metric_families('freshet_build_info{version="0.0.1"} 1\n')
     assert samples_to_carry([build], "0.0.1") == {}
     counter = Metric("freshet_x", "x", "counter")
@@ -149,7 +149,7 @@ def test_a_broken_file_is_replaced(tmp_path: Path, left: bytes) -> None:
     assert values(process.read()["own_seconds"], "_sum")
 
 
-def test_files_that_nobody_writes_are_removed_but_those_in_use_are_not(tmp_path: Path) -> None:
+def test_only_old_unused_files_are_removed(tmp_path: Path) -> None:
     long_ago = time.time() - MAX_FILE_AGE_SECONDS - 60
     used = Process(tmp_path, "slow")
     used.file.write()
@@ -164,15 +164,13 @@ def test_files_that_nobody_writes_are_removed_but_those_in_use_are_not(tmp_path:
     used.file.close()
 
 
-def test_a_folder_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
+def test_unusable_folder_raises_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"^FRESHET_METRICS_DIR .*/file/x: Not a directory$"):
         Process(tmp_path / "file" / "x")
 
 
-def test_a_folder_that_goes_away_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_write_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = Process(tmp_path / "x")
     process.file.write()
     (tmp_path / "x").rename(tmp_path / "y")
@@ -193,14 +191,14 @@ def test_a_folder_that_goes_away_is_said_once(
         ("[::1]:9463", "::1", 9463),
     ],
 )
-def test_addresses(text: str, host: str, port: int) -> None:
+def test_valid_addresses_are_parsed(text: str, host: str, port: int) -> None:
     assert address_of(text, "--metrics") == Address(host, port)
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "-1", "65536", ":80", "::1:80", "[]:80", "80 80", "\u0661"]
 )
-def test_what_is_no_address_is_one_line(text: str) -> None:
+def test_invalid_address_raises_a_one_line_error(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"^--metrics: .* is not \[HOST:\]PORT\. Examples: 9464, "
     ):
@@ -212,13 +210,13 @@ def test_a_port_may_be_a_number_in_settings() -> None:
     assert config.metrics_port == "9463"
 
 
-def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
+def test_public_host_name_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"^--port: 'public.example' is not an IP address"):
         address_of("public.example:80", "--port")
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "trouble", "status"),
+    ("method", "path", "problem", "status"),
     [
         ("GET", "/metrics", None, 200),
         ("HEAD", "/metrics", "away", 200),
@@ -230,40 +228,40 @@ def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
         ("POST", "/metrics", None, 405),
     ],
 )
-def test_answers(method: str, path: str, trouble: str | None, status: int) -> None:
+def test_endpoint_statuses(method: str, path: str, problem: str | None, status: int) -> None:
     async def metrics() -> bytes:
         return b"freshet_x 1\n"
 
     async def status_text() -> str | None:
-        return trouble
+        return problem
 
-    response = asked(MetricsSource(metrics, status_text), method, path)
+    response = response_of(MetricsSource(metrics, status_text), method, path)
     assert response.status_code == status
     assert response.headers["x-content-type-options"] == "nosniff"
     assert response.headers["content-type"].startswith("text/plain")
 
 
-def asked(source: MetricsSource, method: str, path: str) -> httpx.Response:
+def response_of(source: MetricsSource, method: str, path: str) -> httpx.Response:
     """Return the response of the server of a process."""
     app = create_minimal_app(WebOptions(), [router, probes])
     app.state.metrics = source
 
-    async def ask() -> httpx.Response:
+    async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path)
 
-    return asyncio.run(ask())
+    return asyncio.run(send())
 
 
-def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
+def test_metrics_are_unavailable_before_the_first_read() -> None:
     async def nothing() -> None:
         return None
 
-    assert asked(MetricsSource(nothing, nothing), "GET", "/metrics").status_code == 503
+    assert response_of(MetricsSource(nothing, nothing), "GET", "/metrics").status_code == 503
 
 
-def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
+def test_label_values_are_bounded() -> None:
     assert [class_of(status) for status in ("200", "304", "404", "503", "999", "100", "")] == [
         "2xx", "3xx", "4xx", "5xx", "other", "other", "other",
     ]  # fmt: skip
@@ -273,7 +271,7 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
     ]  # fmt: skip
 
 
-def test_queues_are_told_where_they_are_known() -> None:
+def test_queue_and_dead_letter_metrics() -> None:
     families = [
         *queue_families([QueueState("shop", 5, 4, 3)]),
         dead_letters({"shop": 2}),
@@ -297,7 +295,7 @@ def sample(**columns: Iterable[float]) -> Sample:
     return Sample(names, np.zeros(size, np.int64), **unknown | given)
 
 
-def test_a_sample_stands_for_all() -> None:
+def test_estimates_are_scaled_up_from_a_sample() -> None:
     some = sample(
         visits=[7, np.nan, 14], freshness=[0.5, np.nan, 1.0], age_days=[1, np.nan, 3],
         rate=[0, 1, 0], hours=[10, 10, 10],
@@ -314,7 +312,7 @@ def catalog() -> list[Described]:
     return [*of_processes(), *of_database()]
 
 
-def test_names_follow_the_conventions_of_prometheus() -> None:
+def test_metric_names_follow_prometheus_conventions() -> None:
     metrics = catalog()
     assert len({metric.name for metric in metrics}) == len(metrics) > 50
     for name, kind, labels, text in metrics:
@@ -328,7 +326,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
 
 
 @pytest.mark.parametrize("file", ["docs/how-to/monitor.md", "deploy/prometheus-rules.yaml"])
-def test_queries_and_alerts_name_what_there_is(file: str) -> None:
+def test_queries_and_alerts_use_existing_metrics(file: str) -> None:
     named = set(NAME.findall((ROOT / file).read_text(encoding="utf-8")))
     metrics = catalog()
     parts = {f"{metric.name}_bucket" for metric in metrics if metric.type == "histogram"}
@@ -343,7 +341,7 @@ def test_the_docs_name_every_alert() -> None:
     assert re.findall(r"^\| `(Freshet\w+)` \|", page, re.M) == alerts
 
 
-def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
+def test_only_last_success_gauge_is_carried_over() -> None:
     last = Metric("freshet_run_last_success_timestamp_seconds", "x", "gauge")
     for spider, at in (("shop", 5.0), ("news", 6.0)):
         last.add_sample(last.name, {"process": "p", "spider": spider}, at)
@@ -358,7 +356,7 @@ def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
     assert by_spider == {"shop": 9.0, "news": 6.0}
 
 
-def test_who_does_not_measure_does_not_load_the_library() -> None:
+def test_prometheus_client_is_imported_lazily() -> None:
     modules = "crawler.ops.extensions, crawler.ops.service, crawler.cli.commands.metrics"
     code = f"import {modules}, sys; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -61,23 +61,23 @@ def state_of(due: float | None, *, not_before: float = 0, is_running: bool = Fal
     return SpiderState(due=due, not_before=not_before, read_at=NOW, is_running=is_running)
 
 
-def test_at_first_every_spider_has_its_pass() -> None:
+def test_every_spider_runs_at_startup() -> None:
     begin, _ = decide(NOW, {"a": SpiderState(), "b": SpiderState()}, room=4)
     assert begin == ["a", "b"]
     assert SpiderState().is_blind
     assert not SpiderState().needs_read(NOW), "the database may be empty"
 
 
-def test_who_has_waited_longest_goes_first_and_no_more_than_have_room() -> None:
+def test_longest_overdue_spiders_run_first_up_to_the_limit() -> None:
     spiders = {
         "late": state_of(NOW - 1), "later": state_of(NOW - 2), "latest": state_of(NOW - 3),
-        "at work": state_of(NOW - 9, is_running=True),
+        "running": state_of(NOW - 9, is_running=True),
     }  # fmt: skip
     assert decide(NOW, spiders, room=3)[0] == ["latest", "later"]
     assert decide(NOW, spiders, room=1)[0] == []
 
 
-def test_a_pause_counts_as_waiting_only_from_its_end() -> None:
+def test_waiting_time_starts_after_a_pause() -> None:
     spiders = {"rested": state_of(NOW - 9, not_before=NOW - 1), "due": state_of(NOW - 2)}
     assert decide(NOW, spiders, room=1)[0] == ["due"]
 
@@ -93,9 +93,9 @@ def test_a_pause_counts_as_waiting_only_from_its_end() -> None:
         ({"a": state_of(NOW - 9, is_running=True)}, DUE_SECONDS),
         ({}, DUE_SECONDS),
     ],
-    ids=["first", "far", "none", "pause", "look after a pause", "at work", "nobody"],
+    ids=["first", "far", "none due", "pause", "read after a pause", "running", "no spiders"],
 )
-def test_the_sleep_ends_when_there_may_be_something_to_do(
+def test_sleep_ends_at_the_next_possible_run(
     spiders: dict[str, SpiderState], seconds: float
 ) -> None:
     begin, sleep = decide(NOW, spiders, room=4)
@@ -103,7 +103,7 @@ def test_the_sleep_ends_when_there_may_be_something_to_do(
     assert sleep == pytest.approx(seconds)
 
 
-def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
+def test_due_times_are_read_after_a_successful_run() -> None:
     state = state_of(NOW - 9, is_running=True)
     pause = state.ended(RunEnd.GOOD, NOW)
     assert not state.is_running
@@ -116,7 +116,7 @@ def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
 
 
 @pytest.mark.parametrize("ending", [RunEnd.FAILED, RunEnd.BUSY])
-def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: RunEnd) -> None:
+def test_unstarted_run_is_retried_without_reading_due_times(ending: RunEnd) -> None:
     state = state_of(NOW, is_running=True)
     pause = state.ended(ending, NOW)
     assert state.ready == NOW + pause
@@ -124,7 +124,7 @@ def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: RunEn
     assert state.is_blind
 
 
-def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None:
+def test_pauses_double_on_failure_and_reset_on_success() -> None:
     state = SpiderState()
     assert [state.ended(RunEnd.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
     assert state.ended(RunEnd.GOOD, NOW) == pytest.approx(0.2)
@@ -134,7 +134,7 @@ def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None
     assert pause_seconds(RunEnd.IDLE, 10**6) == MAX_PAUSE_SECONDS
 
 
-def test_a_replan_is_due_a_time_after_the_last_one() -> None:
+def test_replan_is_due_one_interval_after_the_last() -> None:
     replan, prune = periodic_jobs(3600, since_plan=600, now=NOW)
     assert (replan.name, replan.words, replan.next_at) == ("replan", ["replan"], NOW + 3000)
     assert (prune.words, prune.next_at) == (["prune"], NOW + FIRST_PRUNE_SECONDS)
@@ -143,7 +143,7 @@ def test_a_replan_is_due_a_time_after_the_last_one() -> None:
     assert [job.name for job in periodic_jobs(0, 0, NOW)] == ["prune"]
 
 
-def test_a_job_that_failed_is_run_again_within_the_hour() -> None:
+def test_failed_job_is_retried_after_an_hour() -> None:
     job = PeriodicJob("replan", ["replan"], 86_400, NOW)
     job.ran(NOW, well=False)
     assert job.next_at == NOW + 3600
@@ -151,7 +151,7 @@ def test_a_job_that_failed_is_run_again_within_the_hour() -> None:
     assert job.next_at == NOW + 86_400
 
 
-def test_periodic_jobs_are_told_what_the_service_was_told() -> None:
+def test_periodic_jobs_receive_command_line_settings() -> None:
     settings = Settings({"FRESHET_CONTACT": "settings.py", "BOT_NAME": "x"})
     settings.set("FRESHET_BUDGET", "5", priority="cmdline")
     settings.set("DOWNLOAD_TIMEOUT", "7", priority="cmdline")
@@ -160,7 +160,7 @@ def test_periodic_jobs_are_told_what_the_service_was_told() -> None:
     assert command_line_settings(settings) == words
 
 
-def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
+def test_run_settings_do_not_modify_project_settings() -> None:
     settings = Settings({"CLOSESPIDER_TIMEOUT": 20, "EXTENSIONS": {"mine.Own": 1}})
     own = run_settings(settings, 60)
     assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter limit applies"
@@ -170,7 +170,7 @@ def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
     assert run_settings(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
 
 
-def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_spider_with_a_missing_file_is_skipped(tmp_path: Path) -> None:
     class Filed(WrapperSpider):
         name = "filed"
         place: ClassVar[Path] = tmp_path / "filed.toml"
@@ -200,7 +200,7 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
         jobs_of(["other"], spiders, StoredSites())
 
 
-def test_what_runs_is_what_has_targets() -> None:
+def test_default_jobs_are_the_sites_with_targets() -> None:
     class Shop(WrapperSpider):
         name = "shop"
         start_urls: ClassVar[list[str]] = ["https://s.example/"]
@@ -229,7 +229,7 @@ def parsed_options(*words: str) -> ServiceOptions:
     return options_of(Config.load(), parser.parse_intermixed_args(list(words)))
 
 
-def test_options() -> None:
+def test_service_options_are_parsed() -> None:
     assert parsed_options() == ServiceOptions([], None, 60, 24)
     given = parsed_options("books", "--spider", "quotes", "books", "--for", "1h", "--slice", "2m")
     assert given == ServiceOptions(["books", "quotes"], 3600, 120, 24)
@@ -238,12 +238,12 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize("words", [("--for", "soon"), ("--slice", "0m"), ("--replan", "-1h")])
-def test_bad_times_name_their_option(words: tuple[str, str]) -> None:
+def test_invalid_duration_names_its_option(words: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match=f"^{words[0]}: invalid duration: '{words[1]}'"):
         parsed_options("=".join(words))
 
 
-def test_a_bug_is_told_with_its_place_a_users_error_as_it_is() -> None:
+def test_only_unexpected_errors_include_their_location() -> None:
     def fail() -> None:
         raise ValueError("two\nlines")
 
@@ -254,7 +254,7 @@ def test_a_bug_is_told_with_its_place_a_users_error_as_it_is() -> None:
     assert describe_error(StorageError("it is away")) == "it is away"
 
 
-def test_sums_and_lines() -> None:
+def test_totals_and_summary_lines() -> None:
     report = Report(["shop.toml", "b"])
     report.add("shop.toml", COUNTS)
     report.add("shop.toml", COUNTS)
@@ -274,7 +274,7 @@ def test_sums_and_lines() -> None:
     assert line == "shop: 3 visits, 2 new, 1 changed, 4 missed, 5 still due; 0.2 s"
 
 
-def test_a_unit_for_the_embedded_server_leaves_it_at_work(tmp_path: Path) -> None:
+def test_unit_does_not_stop_the_embedded_server(tmp_path: Path) -> None:
     text = unit(Config.load(mongo_uri=None, data_dir=Path("/srv/d")), [])
     assert f"\nWorkingDirectory={PROJECT}\n" in text
     assert "\nKillMode=process\n" in text
@@ -287,7 +287,7 @@ def test_a_unit_for_the_embedded_server_leaves_it_at_work(tmp_path: Path) -> Non
     assert "\nPrivateTmp=true\n" in unit(elsewhere, [])
 
 
-def test_words_of_a_unit_mean_what_they_say() -> None:
+def test_unit_arguments_are_quoted() -> None:
     config = Config.load(mongo_uri=None)
     (line,) = [
         line
@@ -298,7 +298,7 @@ def test_words_of_a_unit_mean_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 60), (5, 60), (300, 300)])
-def test_the_service_waits_a_minute_before_it_repeats_what_failed(
+def test_service_retries_errors_after_at_least_a_minute(
     given: float | None, expected: float
 ) -> None:
     own = {} if given is None else {"FRESHET_ERROR_RETRY_SECONDS": given}

@@ -1,4 +1,4 @@
-"""Pages that broke, told from pages that changed."""
+"""Detection of broken pages, as opposed to changed pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def list_page(items: int, lists: int = 0) -> Fetched:
     ("before", "left", "is_broken"),
     [(20, 10, True), (20, 11, False), (20, 0, True), (10, 5, True), (9, 0, False), (10, 6, False)],
 )
-def test_a_list_page_is_broken_with_half_of_at_least_ten_item_links(
+def test_list_page_that_lost_half_of_ten_item_links_is_broken(
     before: int, left: int, is_broken: bool
 ) -> None:
     old = {"links": [*ITEMS[:before], *LISTS]}
@@ -32,18 +32,18 @@ def test_a_list_page_is_broken_with_half_of_at_least_ten_item_links(
         assert found.text == f"the list page has {left} of {before} links to items"
 
 
-def test_lost_links_to_list_pages_are_no_breakage() -> None:
+def test_lost_links_to_list_pages_are_not_breakage() -> None:
     old = {"links": [*ITEMS[:4], *LISTS]}
     assert shrunk(list_page(4), old, lambda url: "/item/" in url) is None
 
 
-def test_lost_fields_are_those_that_had_a_value() -> None:
+def test_lost_fields_only_include_fields_that_had_a_value() -> None:
     old = {"title": "Tea", "price": 0, "tags": ["a"], "note": None, "stock": ""}
     assert lost_fields(old, {"title": "Tea", "price": None, "tags": []}) == ["price", "tags"]
     assert lost_fields(old, {"title": "Cup", "price": 1, "tags": ["b"]}) == []
 
 
-def test_a_page_that_was_read_before_and_lost_all_fields_is_broken() -> None:
+def test_known_page_that_lost_all_fields_is_broken() -> None:
     names = [f"field{i}" for i in range(7)]
     nothing = fetched(target(content_hash="h"), outcome=Outcome.ERROR, content=dict.fromkeys(names))
     found = all_lost(nothing)
@@ -62,12 +62,12 @@ def test_a_page_that_was_read_before_and_lost_all_fields_is_broken() -> None:
         ("item/1?login=1", False), ("item/blogins", False), ("item/2", False),
     ],
 )  # fmt: skip
-def test_a_redirect_to_a_login_page_is_one(path: str, is_login: bool) -> None:
+def test_redirect_to_login_page_is_detected(path: str, is_login: bool) -> None:
     page = fetched(target(content_hash="h"), final_url=SITE + path)
     assert (login_text(page) is not None) is is_login
 
 
-def test_a_page_that_always_redirects_there_is_no_login_page() -> None:
+def test_known_redirect_to_login_url_is_not_a_login_page() -> None:
     final = f"{SITE}login/item/1"
     assert login_text(fetched(target(final_url=final), final_url=final)) is None
     assert login_text(fetched()) is None
@@ -89,7 +89,7 @@ def test_only_main_texts_are_compared_between_pages(
     assert changed_digest(fetched(page, content_hash="new", **now)) == digest
 
 
-def test_a_page_stays_broken_until_all_lost_fields_are_back() -> None:
+def test_page_stays_broken_until_all_lost_fields_return() -> None:
     before = Broken(Breakage.SELECTOR, NOON, "lost", fields=("price", "stock"))
     none = still_broken(fetched(content={"price": None}), before)
     assert none == before
@@ -101,7 +101,7 @@ def test_a_page_stays_broken_until_all_lost_fields_are_back() -> None:
     assert still_broken(same, before) == before
 
 
-def test_a_list_page_works_again_with_more_than_half_of_its_links() -> None:
+def test_list_page_recovers_with_more_than_half_of_its_links() -> None:
     before = Broken(Breakage.SHRUNK, NOON, "shrunk", links=20)
     assert still_broken(list_page(10), before) == before
     assert still_broken(list_page(11), before) is None

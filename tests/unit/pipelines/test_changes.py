@@ -53,7 +53,7 @@ def hours(moment: datetime) -> float:
     ],
     ids=["new", "unchanged", "changed", "304", "gone", "error", "blocked", "new list page"],
 )
-def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: float) -> None:
+def test_outcome_determines_next_visit(page: Fetched, outcome: Outcome, due: float) -> None:
     decided = visit(page)
     assert decided.outcome is outcome
     assert hours(decided.next_visit) == due
@@ -68,7 +68,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
     ],
     ids=["edited, same page", "edited, other page", "not edited"],
 )
-def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
+def test_edited_site_definition_is_not_a_page_change(
     digest: str, raw: str, outcome: Outcome, reason: str | None
 ) -> None:
     decided = visit(fetched(known_item(), content_hash="h2", selector_digest=digest, raw_hash=raw))
@@ -84,7 +84,7 @@ def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
         (9, True, 100, None),
     ],
 )
-def test_a_page_is_gone_when_it_was_confirmed(
+def test_page_is_gone_after_all_confirmations(
     before: int, gone: bool, due: float, reason: str | None
 ) -> None:
     decided = visit(fetched(known_item(consecutive_gone=before), outcome=Outcome.GONE))
@@ -92,12 +92,12 @@ def test_a_page_is_gone_when_it_was_confirmed(
     assert decided.consecutive_gone == before + 1
 
 
-def test_one_confirmation_is_enough_where_that_is_asked_for() -> None:
+def test_one_gone_confirmation_can_be_enough() -> None:
     rules = Rules(RULES.list_pages, RULES.items, gone_confirmations=1)
     assert decide(fetched(outcome=Outcome.GONE), rules).gone
 
 
-def test_a_page_that_comes_back_starts_anew() -> None:
+def test_returning_page_resets_counters() -> None:
     before = known_item(consecutive_gone=2, consecutive_errors=4)
     decided = visit(fetched(before, content_hash="h1"))
     assert (decided.consecutive_gone, decided.consecutive_errors, decided.gone) == (0, 0, False)
@@ -110,7 +110,7 @@ def test_a_page_that_comes_back_starts_anew() -> None:
         *[(Outcome.BLOCKED, *row) for row in [(0, 1), (1, 2), (2, 4), (6, 64), (7, 100)]],
     ],
 )
-def test_errors_in_a_row_are_asked_about_less_and_less(
+def test_consecutive_errors_back_off_exponentially(
     outcome: Outcome, before: int, due: float
 ) -> None:
     page = fetched(known_item(consecutive_errors=before), outcome=outcome, reason="status 500")
@@ -119,7 +119,7 @@ def test_errors_in_a_row_are_asked_about_less_and_less(
     assert decided.reason == "status 500"
 
 
-def test_an_error_says_nothing_about_a_page_being_gone() -> None:
+def test_error_does_not_change_gone_count() -> None:
     decided = visit(fetched(known_item(consecutive_gone=2), outcome=Outcome.ERROR))
     assert decided.consecutive_gone == 2
 
@@ -129,9 +129,7 @@ def test_an_error_says_nothing_about_a_page_being_gone() -> None:
     [(3500, 10), (4600, 100), (15000, 200), (13000, 20), (5000, 35), (8900, 20), (17800, 10)],
 )
 @pytest.mark.parametrize("sign", [1, -1], ids=["longer than before", "shorter than before"])
-def test_the_sizes_are_those_of_the_paper_s_table(
-    get_size: int, update_size: int, sign: int
-) -> None:
+def test_sizes_match_table_of_paper(get_size: int, update_size: int, sign: int) -> None:
     before = known_item(size=get_size - sign * update_size)
     decided = visit(fetched(before, content_hash="h2", size=get_size))
     assert (decided.fetched.size, decided.update_size, int(decided.changed)) == (
@@ -139,7 +137,7 @@ def test_the_sizes_are_those_of_the_paper_s_table(
     )  # fmt: skip
 
 
-def test_a_replacement_of_the_same_size_is_a_change_of_size_0() -> None:
+def test_change_of_equal_size_has_update_size_0() -> None:
     decided = visit(fetched(known_item(size=100), content_hash="h2", size=100))
     assert (decided.update_size, decided.changed) == (0, True)
 
@@ -154,7 +152,7 @@ def test_a_replacement_of_the_same_size_is_a_change_of_size_0() -> None:
     ],
     ids=["first visit", "304", "gone", "error"],
 )
-def test_without_two_contents_there_is_no_update_size(page: Fetched) -> None:
+def test_update_size_is_0_without_two_contents(page: Fetched) -> None:
     assert visit(page).update_size == 0
 
 
@@ -168,7 +166,7 @@ def test_without_two_contents_there_is_no_update_size(page: Fetched) -> None:
         (Outcome.GONE, False, False),
     ],
 )
-def test_a_first_visit_has_new_content_and_is_no_change(
+def test_first_visit_has_new_content_but_is_not_a_change(
     outcome: Outcome, changed: bool, new_content: bool
 ) -> None:
     decided = Visit(fetched(), outcome, NOON)
@@ -186,7 +184,7 @@ def test_a_first_visit_has_new_content_and_is_no_change(
     ],
     ids=["new list", "same list", "followed item", "item not followed", "alias"],
 )
-def test_links_are_compared_where_they_may_be_new(
+def test_links_are_compared_only_if_they_may_be_new(
     kind: Kind,
     outcome: Outcome,
     links: tuple[()] | None,
@@ -197,7 +195,7 @@ def test_links_are_compared_where_they_may_be_new(
     assert Visit(page, outcome, NOON, alias_of=alias).has_new_links is compared
 
 
-def test_an_exported_item_says_where_it_is_what_it_is_and_its_fields() -> None:
+def test_exported_item_has_url_outcome_time_and_fields() -> None:
     page = fetched(target(categories=("tea", "new")), content={"title": "Green tea", "price": 3})
     assert exported(Visit(page, Outcome.NEW, NOON)) == {
         "url": "https://shop.example/item/1",
@@ -209,7 +207,7 @@ def test_an_exported_item_says_where_it_is_what_it_is_and_its_fields() -> None:
     }
 
 
-def test_an_exported_outcome_is_plain_text() -> None:
+def test_exported_outcome_is_a_plain_string() -> None:
     assert type(exported(Visit(fetched(), Outcome.CHANGED, NOON))["outcome"]) is str
 
 
@@ -246,7 +244,7 @@ def test_a_visit_stores_which_fields_changed() -> None:
     ],
     ids=["one field", "first visit", "edited definition", "list"],
 )
-def test_some_changes_say_nothing_about_fields(
+def test_some_changes_store_no_field_history(
     new: dict[str, object], state: dict[str, object]
 ) -> None:
     assert changed_fields({"title": "a", "price": 1}, new, **state).field_history is None

@@ -1,4 +1,4 @@
-"""Content: its normal form and its hash."""
+"""Normal form and hash of content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEA = Link(f"{SITE}item/1", Kind.ITEM, "tea")
 MUG = Link(f"{SITE}item/2", Kind.ITEM, "mugs")
 
 
-def test_the_hash_is_the_same_in_any_order_of_keys() -> None:
+def test_hash_ignores_key_order() -> None:
     assert item(a=1, b="x").content_hash == item(b="x", a=1).content_hash
 
 
@@ -43,9 +43,9 @@ def test_the_hash_is_the_same_in_any_order_of_keys() -> None:
         (" a\n", "a"),
         ("Å", "\u212b"),
     ],
-    ids=["composed", "Hangul", "NUL", "white space around", "Ångström"],
+    ids=["composed", "Hangul", "NUL", "surrounding whitespace", "Ångström"],
 )
-def test_texts_that_look_the_same_hash_the_same(one: str, other: str) -> None:
+def test_equivalent_texts_have_equal_hashes(one: str, other: str) -> None:
     assert item(title=one).content_hash == item(title=other).content_hash
 
 
@@ -63,21 +63,21 @@ def test_texts_that_look_the_same_hash_the_same(one: str, other: str) -> None:
         ({"a": ["x"]}, {"a": "x"}),
     ],
 )
-def test_contents_that_differ_hash_differently(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_different_contents_hash_differently(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert item(**one).content_hash != item(**other).content_hash
 
 
-def test_a_list_page_hashes_by_its_links_and_not_by_their_order() -> None:
+def test_hash_of_list_page_ignores_link_order() -> None:
     assert listing(TEA, MUG) == listing(MUG, TEA)
     assert listing(TEA, MUG) != listing(TEA)
     assert listing() != listing(TEA)
 
 
-def test_the_category_of_a_link_counts() -> None:
+def test_link_category_changes_hash() -> None:
     assert listing(TEA) != listing(Link(TEA.url, Kind.ITEM, "coffee"))
 
 
-def test_a_followed_item_hashes_by_its_content_alone() -> None:
+def test_links_do_not_change_hash_of_item() -> None:
     alone, with_links = fetched(content={"a": 1}), fetched(content={"a": 1}, links=(MUG,))
     assert content_hash(alone) == content_hash(with_links)
 
@@ -98,11 +98,11 @@ def test_a_followed_item_hashes_by_its_content_alone() -> None:
     ],
     ids=ascii,
 )
-def test_the_normal_form_of_a_value(value: Any, expected: Any) -> None:
+def test_normal_form_of_value(value: Any, expected: Any) -> None:
     assert normal(value) == expected
 
 
-def test_times_are_kept_in_the_milliseconds_of_the_database() -> None:
+def test_times_are_truncated_to_milliseconds() -> None:
     moment = datetime(2024, 5, 1, 12, 0, 0, 123_999, tzinfo=UTC)
     assert normal(moment) == datetime(2024, 5, 1, 12, 0, 0, 123_000, tzinfo=UTC)
 
@@ -112,7 +112,7 @@ def test_times_are_kept_in_the_milliseconds_of_the_database() -> None:
     [2**63, -(2**63) - 1, 10**30, 10**400],
     ids=["one more", "one less", "long", "beyond float"],
 )
-def test_a_number_too_large_for_the_database_is_stored_all_the_same(value: int) -> None:
+def test_number_beyond_64_bits_can_be_encoded(value: int) -> None:
     assert bson.encode({"value": normal(value)})
 
 

@@ -66,7 +66,7 @@ def records(history: History) -> list[tuple[int, ...]]:
     return [tuple(map(int, row)) for row in np.frombuffer(history.changes, CHANGE)]
 
 
-def test_at_a_first_look_every_post_is_new() -> None:
+def test_first_fetch_finds_only_new_posts() -> None:
     page = fetched(entry("b"), entry("a"))
     collected = collect(page, Monitor(), {})
     assert [key for key, _ in collected.new] == [
@@ -79,7 +79,7 @@ def test_at_a_first_look_every_post_is_new() -> None:
     assert (after.feed_size, after.full, after.posts, len(after.ids)) == (2, False, 2, 16)
 
 
-def test_a_known_post_with_another_text_is_edited_and_keeps_its_key() -> None:
+def test_edited_post_keeps_its_key() -> None:
     before = fetched(entry("a"), entry("b"))
     posts = stored(before, "a", "b")
     page = fetched(entry("a", text="corrected"), entry("b"), seen=seen_until(NOW - HOUR))
@@ -95,13 +95,13 @@ def test_a_document_that_only_lost_old_posts_is_unchanged() -> None:
     assert outcome_of(page, collected) is Outcome.UNCHANGED
 
 
-def test_a_post_that_a_crash_kept_from_its_visit_is_new_again() -> None:
+def test_post_stored_by_crashed_visit_is_new_again() -> None:
     page = fetched(entry("a"), seen=seen_until(NOW - HOUR))
     posts = stored(page, "a", at=NOW - HOUR / 2)
     assert [key for key, _ in collect(page, Monitor(), posts).new] == ["key of a"]
 
 
-def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> None:
+def test_feed_size_grows_until_posts_roll_off() -> None:
     def observe(monitor: Monitor, *names: str) -> Monitor:
         return collect(fetched(*map(entry, names)), monitor, {}).monitor
 
@@ -116,7 +116,7 @@ def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> N
     assert observe(shrunk).feed_size == 2, "an empty document gives no information"
 
 
-def test_a_plan_may_fetch_a_feed_more_rarely_than_pages() -> None:
+def test_planned_feed_interval_may_exceed_longest_interval() -> None:
     every, planned = timedelta(days=60), NOW + timedelta(days=59)
     assert timedelta(hours=FEEDS.longest_hours) == timedelta(days=28)
     page = fetched(entry("a"))
@@ -125,14 +125,14 @@ def test_a_plan_may_fetch_a_feed_more_rarely_than_pages() -> None:
     assert decide(page, Rules(FEEDS, FEEDS, 3), Monitor(), {}).next_visit == planned
 
 
-def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:
+def test_gap_is_detected_if_no_previous_post_remains() -> None:
     monitor = collect(fetched(entry("a"), entry("b")), Monitor(), {}).monitor
     assert not is_gap(fetched(entry("c"), entry("b")), monitor)
     assert is_gap(fetched(entry("d"), entry("c")), monitor)
     assert not is_gap(fetched(), monitor)
 
 
-def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document_covers() -> None:
+def test_missed_posts_are_rate_times_uncovered_hours() -> None:
     last = NOW - 10 * HOUR
     # Ten posts in ten days; now two in the last two hours, and none in the eight hours before.
     seen = seen_until(last, *(last - i * 24 * HOUR for i in range(10)))
@@ -141,7 +141,7 @@ def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document
     assert missed_posts(page, monitor, 2) == pytest.approx(12 / (240 + 2) * 8)
 
 
-def test_without_dates_the_rate_over_the_whole_time_less_what_came_is_lost() -> None:
+def test_missed_posts_without_dates_are_expected_minus_found() -> None:
     last = NOW - 240 * HOUR
     seen = seen_until(last, *(last - i * 12 * HOUR for i in range(20)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
@@ -149,14 +149,14 @@ def test_without_dates_the_rate_over_the_whole_time_less_what_came_is_lost() -> 
     assert missed_posts(page, monitor, 2) == pytest.approx(20 / 240 * 240 - 2)
 
 
-def test_nothing_is_lost_when_a_post_is_older_than_the_last_look() -> None:
+def test_no_posts_are_missed_if_a_post_predates_last_fetch() -> None:
     seen = seen_until(NOW - 10 * HOUR, NOW - 20 * HOUR)
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     page = fetched(entry("y", NOW - HOUR), entry("x", NOW - 11 * HOUR), seen=seen)
     assert missed_posts(page, monitor, 2) == 0
 
 
-def test_the_dates_of_a_first_document_are_a_past() -> None:
+def test_dates_of_first_document_become_history() -> None:
     page = fetched(entry("c", NOW - HOUR), entry("b", NOW - 5 * HOUR), entry("a", NOW - 9 * HOUR))
     history = past(page, collect(page, Monitor(), {}))
     assert history.since == minutes(NOW - 9 * HOUR)
@@ -166,7 +166,7 @@ def test_the_dates_of_a_first_document_are_a_past() -> None:
     ]  # fmt: skip
 
 
-def test_posts_found_within_a_minute_of_the_last_fetch_are_in_the_past() -> None:
+def test_posts_within_a_minute_of_last_fetch_are_recorded() -> None:
     seen = seen_until(NOW, NOW - HOUR)
     pushed = fetched(entry("b", NOW), seen=seen, at=NOW + timedelta(seconds=40))
     history = past(pushed, collect(pushed, Monitor(), {}))
@@ -178,13 +178,13 @@ def test_posts_found_within_a_minute_of_the_last_fetch_are_in_the_past() -> None
 
 
 @pytest.mark.parametrize("dates", [(NOW - HOUR, None), (None, None), ()])
-def test_without_dates_the_past_begins_with_the_first_look(dates: Dates) -> None:
+def test_history_without_dates_begins_at_first_fetch(dates: Dates) -> None:
     page = fetched(*(entry(str(i), date) for i, date in enumerate(dates)))
     history = past(page, collect(page, Monitor(), {}))
     assert history == History.begin(minutes(NOW))
 
 
-def test_every_new_post_is_a_record_of_its_own_and_so_are_lost_ones() -> None:
+def test_new_and_missed_posts_are_separate_records() -> None:
     last = NOW - 10 * HOUR
     seen = seen_until(last, *(last - i * HOUR for i in range(240)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
@@ -198,7 +198,7 @@ def test_every_new_post_is_a_record_of_its_own_and_so_are_lost_ones() -> None:
     assert collected.monitor.last_gap_at == NOW
 
 
-def test_a_date_outside_of_the_two_looks_says_nothing() -> None:
+def test_date_outside_of_fetch_interval_is_ignored() -> None:
     seen = seen_until(NOW - HOUR, NOW - 20 * HOUR)
     page = fetched(entry("late", NOW - 30 * HOUR), seen=seen)
     assert records(past(page, collect(page, Monitor(), {})))[-1] == (

@@ -59,13 +59,13 @@ def dated_fetch(before: str | None, now: str | None, outcome: Outcome = Outcome.
         (fetched(known_item(), outcome=Outcome.ERROR), None),
         (fetched(known_item(), outcome=Outcome.BLOCKED), None),
     ],
-    ids=["new", "same", "changed", "304", "edited wrapper", "no past", "gone", "error", "blocked"],
+    ids=["new", "same", "changed", "304", "edited", "no history", "gone", "error", "blocked"],
 )
-def test_each_look_extends_the_past(page: Fetched, history: History | None) -> None:
+def test_observations_extend_the_history(page: Fetched, history: History | None) -> None:
     assert decide(page, RULES).history == history
 
 
-def test_an_alias_has_no_past() -> None:
+def test_alias_has_no_history() -> None:
     visit = decide(fetched(known_item(), content_hash="h2"), RULES)
     visit.become_alias("https://shop.example/item/2")
     assert (visit.history, visit.every_hours) == (None, None)
@@ -91,7 +91,7 @@ def test_an_alias_has_no_past() -> None:
         (YESTERDAY, "\x00" * 50, None),
     ],
 )
-def test_what_the_page_says_of_its_change(
+def test_last_modified_gives_time_of_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
@@ -99,7 +99,7 @@ def test_what_the_page_says_of_its_change(
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "outcome", "lied"),
+    ("before", "now", "outcome", "is_false"),
     [
         (YESTERDAY, TODAY, Outcome.UNCHANGED, True),
         (YESTERDAY, YESTERDAY, Outcome.UNCHANGED, False),
@@ -109,13 +109,13 @@ def test_what_the_page_says_of_its_change(
         (YESTERDAY, TODAY, Outcome.NOT_MODIFIED, False),
     ],
 )
-def test_a_new_date_on_the_old_content_is_a_lie(
-    before: str | None, now: str | None, outcome: Outcome, lied: bool
+def test_new_date_on_unchanged_content_counts_as_false(
+    before: str | None, now: str | None, outcome: Outcome, is_false: bool
 ) -> None:
     page = dated_fetch(before, now, outcome)
     if outcome is Outcome.NOT_MODIFIED:
         page.outcome = outcome
-    assert decide(page, RULES).false_dates == 4 + lied
+    assert decide(page, RULES).false_dates == 4 + is_false
 
 
 # The next visit
@@ -144,9 +144,7 @@ def hours(moment: datetime) -> float:
         (Planned("p", Schedule(1, (61,)), until=NOON + HOUR), "UTC", 1),
     ],
 )
-def test_a_plan_decides_about_the_next_visit(
-    plan: Planned | None, zone: str, due: float | None
-) -> None:
+def test_plan_determines_next_visit(plan: Planned | None, zone: str, due: float | None) -> None:
     visit = next_visit(plan, zone)
     assert visit.every_hours is None
     if due is None:
@@ -155,7 +153,7 @@ def test_a_plan_decides_about_the_next_visit(
         assert hours(visit.next_visit) == due
 
 
-def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
+def test_planned_feed_interval_may_exceed_error_maximum() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
     visit, _ = outcomes.next_visit(
         fetched(known_item(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
@@ -166,7 +164,7 @@ def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED, Outcome.GONE])
-def test_a_failure_is_not_planned(outcome: Outcome) -> None:
+def test_failure_ignores_the_plan(outcome: Outcome) -> None:
     plan = Planned("p", Schedule(1, (61,)))
     page: dict[str, object] = {"outcome": outcome}
     assert next_visit(plan, **page).next_visit == next_visit(None, **page).next_visit
@@ -182,7 +180,7 @@ def test_a_failure_is_not_planned(outcome: Outcome) -> None:
         ({"content_hash": "h1"}, 29, 30),
     ],
 )
-def test_an_adaptive_interval_goes_with_the_page(
+def test_adaptive_interval_follows_changes(
     page: dict[str, object], every: float, expected: float
 ) -> None:
     plan = Planned("p", Schedule(every_hours=every), None, True, 4, 30)
@@ -191,7 +189,7 @@ def test_an_adaptive_interval_goes_with_the_page(
     assert hours(visit.next_visit) == expected
 
 
-def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
+def test_adaptive_interval_is_at_least_a_minute() -> None:
     plan = Planned("p", Schedule(every_hours=1e-9), None, True)
     assert next_visit(plan, content_hash="h2").next_visit == NOON + timedelta(minutes=1)
 
@@ -207,7 +205,7 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
     ],
     ids=["late", "in time", "early", "plan has ended", "pushed"],
 )
-def test_planned_visits_since_the_one_that_was_due_count_as_missed(
+def test_planned_visits_after_due_time_count_as_missed(
     due_hours: float, until: datetime | None, push: str | None, missed: int
 ) -> None:
     plan = Planned("p", Schedule(every_hours=1), until)
@@ -237,11 +235,11 @@ def test_planned_visits_since_the_one_that_was_due_count_as_missed(
         ),
     ],
 )
-def test_a_plan_is_read_as_far_as_a_visit_needs_it(
+def test_stored_plan_is_decoded(
     document: dict[str, object] | None, expected: Planned | None
 ) -> None:
     assert planned_of(document) == expected
 
 
-def test_minutes_are_whole() -> None:
+def test_minutes_are_rounded_down() -> None:
     assert in_minutes(datetime(1970, 1, 1, 0, 2, 59, 999, UTC)) == 2

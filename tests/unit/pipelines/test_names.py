@@ -26,12 +26,12 @@ from tests.unit.pages import fetched, target, wrapper
         ("", "_"),
     ],
 )
-def test_a_name_as_it_is_stored(name: str, stored: str) -> None:
+def test_storable_name(name: str, stored: str) -> None:
     assert storable_name(name) == stored
     assert storable_name(stored) == stored
 
 
-def test_names_at_any_depth_are_made_storable() -> None:
+def test_nested_names_are_made_storable() -> None:
     value = {"a.b": [{"$set": {"": 1}}, "a.b", ["$x"]], "c": "$d"}
     assert with_storable_names(value) == {"a．b": [{"＄set": {"_": 1}}, "a.b", ["$x"]], "c": "$d"}
 
@@ -42,25 +42,25 @@ def filled(**seen: Any) -> Fetched:
     return page
 
 
-def test_names_of_any_kind_become_texts() -> None:
+def test_names_become_strings() -> None:
     page = filled(content={1: 2, None: 3, "a\0b": 4, "\ud800": 5})
     assert page.content == {"1": 2, "None": 3, "ab": 4, "?": 5}
 
 
-def test_the_hash_is_that_of_the_names_as_the_page_has_them() -> None:
+def test_hash_uses_original_names() -> None:
     page = fetched(content={"a": {"b.c": 1, "$d": 2}, "e": "f"})
     fill(page)
     assert page.content == {"a": {"b．c": 1, "＄d": 2}, "e": "f"}
     assert page.content_hash == "f8f9e685a5b9952d62a1c77ac5dd39cc"
 
 
-def test_columns_of_a_result_have_the_names_of_its_rows() -> None:
+def test_columns_match_names_in_rows() -> None:
     cell = target(Kind.CELL)
     page = filled(of=cell, content={"columns": ["count(t.x)", ""], "rows": [{"count(t.x)": 1}]})
     assert page.content == {"columns": ["count(t．x)", "_"], "rows": [{"count(t．x)": 1}]}
 
 
-def test_fields_that_are_compared_are_named_as_they_are_stored() -> None:
+def test_compared_fields_have_storable_names() -> None:
     assert wrapper(duplicates=["a.b", "title"]).compared == ("a．b", "title")
 
 
@@ -71,13 +71,13 @@ def nested(depth: int) -> Any:
     return value
 
 
-def test_what_is_nested_too_deeply_for_the_database_is_an_error() -> None:
+def test_content_nested_too_deeply_is_an_error() -> None:
     assert normal(nested(MAX_NESTED)) == nested(MAX_NESTED)
     page = filled(content=nested(MAX_NESTED + 1))
     assert page.outcome == "error"
     assert page.reason == "cannot be normalized: ValueError: nested deeper than 90 levels"
 
 
-def test_a_reason_that_quotes_a_page_can_be_stored() -> None:
+def test_invalid_characters_in_reason_are_replaced() -> None:
     page = filled(outcome="error", reason="KeyError: a\0\ud800")
     assert page.reason == "KeyError: a?"

@@ -31,7 +31,7 @@ def standing(per_day: float, freshness: float, age_days: float | None) -> Standi
 
 
 def curve() -> BudgetCurve:
-    """Return the curve of a busy site, which has more requests now, and of a quiet one."""
+    """Return the curve of a busy site, which has most of the current requests, and a quiet site."""
     points = [10.0, 20.0, 40.0]
     return {
         "at": datetime(2026, 3, 2, tzinfo=UTC), "objective": "balanced", "targets": 30,
@@ -49,15 +49,15 @@ def curve() -> BudgetCurve:
     }  # fmt: skip
 
 
-def test_a_forecast_lies_between_the_points() -> None:
-    found = forecast(curve(), 30)
-    assert found["planned"] == standing(30.0, pytest.approx(0.75), pytest.approx(1.5))
-    assert found["price"] == 1.0, "the value of the next step"
-    assert sum(site["planned"]["requests_per_day"] for site in found["sites"]) == 30.0
-    assert [(site["site"], site["verdict"]) for site in found["sites"]] == [
+def test_forecast_interpolates_between_points() -> None:
+    result = forecast(curve(), 30)
+    assert result["planned"] == standing(30.0, pytest.approx(0.75), pytest.approx(1.5))
+    assert result["price"] == 1.0, "the value of the next step"
+    assert sum(site["planned"]["requests_per_day"] for site in result["sites"]) == 30.0
+    assert [(site["site"], site["verdict"]) for site in result["sites"]] == [
         ("busy", "loses"), ("quiet", "wins"),
     ]  # fmt: skip
-    assert (found["wins"], found["loses"]) == (1, 1)
+    assert (result["wins"], result["loses"]) == (1, 1)
 
 
 def test_budgets_outside_the_curve() -> None:
@@ -67,13 +67,13 @@ def test_budgets_outside_the_curve() -> None:
         forecast(curve(), 9.9)
 
 
-def test_the_usual_budget_is_the_current_one_within_the_curve() -> None:
+def test_default_budget_is_current_one_within_curve() -> None:
     assert usual_budget(curve()) == 30
     assert usual_budget(curve() | {"budget_per_day": 500.0}) == 40
     assert usual_budget(curve() | {"budget_per_day": None}) == 30
 
 
-def test_the_table_has_both_ends() -> None:
+def test_sample_points_include_both_ends() -> None:
     assert [point["requests_per_day"] for point in sample_points(curve())] == [10, 20, 40]
     many = curve() | {"requests_per_day": list(range(1, 65)), "freshness": [0.5] * 64,
                       "age_days": [1.0] * 64}  # fmt: skip
@@ -98,7 +98,7 @@ def test_verdicts(
     assert verdict_of(standing(1, *before), standing(1, *after)) == verdict
 
 
-def test_names_are_those_of_the_planner() -> None:
+def test_names_match_planner() -> None:
     assert get_args(Objective) == tuple(OBJECTIVES)
     assert POLICY_NAMES == POLICIES
 
@@ -107,7 +107,7 @@ def test_names_are_those_of_the_planner() -> None:
     st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20, unique=True).map(sorted),
     st.floats(0, 2e6),
 )
-def test_a_place_is_between_its_neighbors(points: list[float], x: float) -> None:
+def test_place_lies_between_neighbors(points: list[float], x: float) -> None:
     place = place_of(points, x)
     assert 0 <= place.share <= 1
     inside = min(max(x, points[0]), points[-1])

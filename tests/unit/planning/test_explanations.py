@@ -26,7 +26,7 @@ def target(**own: Any) -> Facts:
     return replace(facts(), target={"visited_at": NOW, **own})
 
 
-def test_the_price_decides_as_a_rule() -> None:
+def test_budget_reason_compares_gain_with_price() -> None:
     assert reasons(facts()) == [
         "One more visit a week would save 9.53 hours of staleness, less than the price of a "
         "request, 14.5; the last planned visit saves 21.2 (budget)."
@@ -44,13 +44,13 @@ def test_the_price_decides_as_a_rule() -> None:
         (Worth(30, None, 14.5), "The last planned visit saves 30 hours of staleness, more "
          "than the price of a request, 14.5 (budget)."),
     ],
-    ids=["about", "more", "no more to be had"],
+    ids=["about", "more", "at maximum"],
 )  # fmt: skip
-def test_one_more_visit_is_held_against_the_price(worth: Worth, sentence: str) -> None:
+def test_value_of_another_visit_is_compared_with_price(worth: Worth, sentence: str) -> None:
     assert reasons(facts(worth=worth)) == [sentence]
 
 
-def test_without_a_price_nothing_is_held_against_it() -> None:
+def test_no_reason_without_a_price() -> None:
     assert reasons(facts(worth=Worth(1, 1, None))) == []
 
 
@@ -63,13 +63,13 @@ def test_without_a_price_nothing_is_held_against_it() -> None:
          "reduce staleness enough, and no page waits longer."),
     ],
 )  # fmt: skip
-def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:
+def test_limiting_reason_comes_first(bound: str, words: str) -> None:
     first, second = reasons(facts({"policy": "optimal", "limited_by": bound}))
     assert first == words
     assert second.endswith("(budget).")
 
 
-def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
+def test_maximum_rate_is_reported_only_if_reached() -> None:
     plan = {"policy": "optimal", "limited_by": "max_rate"}
     words = "Visited at the maximum rate, every 6 hours (max_rate)."
     assert reasons(facts(plan, worth=Worth(30, None, 14.5)))[0] == words
@@ -90,7 +90,7 @@ def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
         ("adaptive", "times 0.5 after a change, times 1.2 after none, at most 20 hours"),
     ],
 )  # fmt: skip
-def test_other_policies_have_a_rule(policy: str, words: str) -> None:
+def test_other_policies_explain_their_rule(policy: str, words: str) -> None:
     (sentence,) = reasons(facts({"policy": policy, "limited_by": "rule"}, most=20.0))
     assert words in sentence
     assert "{" not in sentence
@@ -109,18 +109,18 @@ def test_other_policies_have_a_rule(policy: str, words: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_comes_before_the_plan(own: dict[str, Any], words: str) -> None:
+def test_state_of_target_precedes_the_plan(own: dict[str, Any], words: str) -> None:
     assert reasons(target(**own))[0].startswith(words)
 
 
-def test_a_learning_phase_is_said_while_it_lasts() -> None:
+def test_sampling_phase_is_reported_until_its_end() -> None:
     plan = {"policy": "learn", "until": NOW + timedelta(hours=25)}
     (sentence,) = reasons(facts(plan))
     assert sentence == "In a sampling phase: polled frequently until 2026-03-03 01:00 UTC."
     assert "sampling" not in reasons(facts(plan | {"until": NOW}))[0]
 
 
-def test_windows_and_caps_hold_visits_back() -> None:
+def test_visiting_hours_and_caps_are_reported() -> None:
     site = Site("shop", visiting_hours=("Mon-Fri 08:00-18:00",), blackout=("Wed",), at=NOW)
     *_, window, cap = reasons(facts(site=site, waiting=7))
     assert window == (

@@ -54,21 +54,21 @@ def hours_of(trace: FeedTrace, feed: str) -> list[float]:
     return [float(at) - NEW_YEAR for at in trace.posts.at[of_feed]]
 
 
-def test_posts_may_stand_in_any_order_and_appear_in_one_second(tmp_path: Path) -> None:
+def test_posts_may_be_unsorted_and_simultaneous(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
     second = 1 / 3600
     assert hours_of(trace, "b") == pytest.approx([6 + second, 6 + second, 24], abs=1e-9)
     assert hours_of(trace, "a") == [10]
 
 
-def test_feeds_without_posts_count_and_those_without_a_window_do_not(tmp_path: Path) -> None:
+def test_feeds_without_size_are_skipped(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
     assert trace.ids == ("a", "b", "c")
     assert hours_of(trace, "c") == []
     assert (trace.windowless, trace.unlisted) == (1, 1)
 
 
-def test_windows_are_whole_and_weights_are_1_where_none_is_given(tmp_path: Path) -> None:
+def test_sizes_are_integers_and_weights_default_to_1(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
     assert trace.window.tolist() == [15, 20, 1]
     assert trace.weight.tolist() == [1, 2.5, 1]
@@ -77,7 +77,7 @@ def test_windows_are_whole_and_weights_are_1_where_none_is_given(tmp_path: Path)
     assert plain.unlisted == 3
 
 
-def test_files_may_be_gzip_and_elsewhere(tmp_path: Path) -> None:
+def test_files_may_be_gzip_in_another_place(tmp_path: Path) -> None:
     plain = trace_of(tmp_path)
     for name, content in (("posts.csv.gz", POSTS), ("others.csv.gz", FEEDS)):
         (tmp_path / name).write_bytes(gzip.compress(content.encode()))
@@ -112,7 +112,7 @@ def with_post(row: str) -> str:
         (with_post('b,"2024'), "posts.csv, after line 2: not CSV"),
     ],
 )  # fmt: skip
-def test_wrong_posts_are_refused(tmp_path: Path, posts: str, message: str) -> None:
+def test_rejects_invalid_posts(tmp_path: Path, posts: str, message: str) -> None:
     assert message in error_of(tmp_path, posts)
 
 
@@ -136,7 +136,7 @@ def test_wrong_posts_are_refused(tmp_path: Path, posts: str, message: str) -> No
         ),
     ],
 )  # fmt: skip
-def test_wrong_feeds_are_refused(tmp_path: Path, row: str, message: str) -> None:
+def test_rejects_invalid_feed_rows(tmp_path: Path, row: str, message: str) -> None:
     assert error_of(tmp_path, feeds=f"{FEEDS}{row}\n") == message
 
 
@@ -150,11 +150,11 @@ def test_wrong_feeds_are_refused(tmp_path: Path, row: str, message: str) -> None
          "feeds.csv: no feed has a known size. Fill in window_size_S."),
     ],
 )  # fmt: skip
-def test_feeds_that_are_none_are_refused(tmp_path: Path, feeds: str, message: str) -> None:
+def test_rejects_feeds_without_columns_or_sizes(tmp_path: Path, feeds: str, message: str) -> None:
     assert error_of(tmp_path, feeds=feeds) == message
 
 
-def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_rejects_missing_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/posts.csv: No such file")):
         read_feed_trace(tmp_path / "posts.csv")
     (tmp_path / "posts.csv").write_text(POSTS)

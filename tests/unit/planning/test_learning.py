@@ -8,11 +8,11 @@ import pytest
 
 from crawler.cli.commands.learn import Command
 
-NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop": False}
+NO_OPTIONS = {"weeks": None, "every": None, "sample": None, "budget": None, "stop": False}
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "message"),
     [
         ({"every": "20"}, "--every: invalid duration: '20'. Examples: 90m, 6h, 2d, 1w"),
         ({"every": "0.5m"}, "--every 30 seconds is out of range. Use one minute to one day."),
@@ -31,9 +31,9 @@ NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop":
     ],
     ids=str,
 )
-def test_mistakes_are_one_line(
-    given: dict[str, object], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_one_line_errors(
+    given: dict[str, object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command()
-    command.run(["pages"], Namespace(**NOTHING | given))
-    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy learn: {complaint}\n")
+    command.run(["pages"], Namespace(**NO_OPTIONS | given))
+    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy learn: {message}\n")

@@ -16,7 +16,7 @@ def parts(order: ReplanRequest, spiders: list[str] = KNOWN, config: Config = CON
     return parts_of(order, spiders, [name for name in FEEDS if name in spiders], config)
 
 
-def test_without_a_wish_pages_and_feeds_are_both_planned_by_their_settings() -> None:
+def test_plans_pages_and_feeds_by_default() -> None:
     pages, feeds = parts(ReplanRequest(PlanOptions()))
     assert (pages.kind, pages.spiders, pages.options.budget) == ("pages", ["blog", "shop"], 100)
     assert (feeds.kind, feeds.spiders, feeds.options.budget) == ("feeds", ["feeds"], 20)
@@ -24,7 +24,7 @@ def test_without_a_wish_pages_and_feeds_are_both_planned_by_their_settings() -> 
     assert all(part.everything and part.as_it_is for part in (pages, feeds))
 
 
-def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
+def test_options_require_a_kind_if_there_are_pages_and_feeds() -> None:
     with pytest.raises(ConfigError, match=r"Select one with --kind pages, --kind feeds"):
         parts(ReplanRequest(PlanOptions(budget=7)))
     (feeds,) = parts(ReplanRequest(PlanOptions(budget=7), kind="feeds"))
@@ -41,7 +41,7 @@ def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "complaint"),
+    ("order", "message"),
     [
         (
             ReplanRequest(PlanOptions(), spiders=["shoe"]),
@@ -69,7 +69,7 @@ def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(order: ReplanRequest, complaint: str) -> None:
+def test_rejects_impossible_requests(order: ReplanRequest, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parts(order)
-    assert str(error.value).startswith(complaint)
+    assert str(error.value).startswith(message)

@@ -62,7 +62,7 @@ def first() -> Replan:
     return made(seen, PlanOptions(budget=3))
 
 
-def test_a_first_plan_is_written_to_all_and_spends_its_budget(first: Replan) -> None:
+def test_first_plan_updates_all_targets_within_budget(first: Replan) -> None:
     document = first.document
     assert (first.updated, document["targets"], document["unplanned"]) == (21, 21, 21)
     assert 2.7 < document["totals"]["requests_per_day"] <= 3
@@ -76,7 +76,7 @@ def test_a_first_plan_is_written_to_all_and_spends_its_budget(first: Replan) -> 
     assert document["warnings"] == []
 
 
-def test_a_busy_page_gets_more_and_each_row_says_why(first: Replan) -> None:
+def test_busy_page_gets_more_visits_and_rows_have_reasons(first: Replan) -> None:
     rows = rows_of(first)
     busy, silent = rows["busy"][0], rows["item/3"][0]
     assert busy["visits_per_week"] > 3 * silent["visits_per_week"]
@@ -90,14 +90,14 @@ def test_a_busy_page_gets_more_and_each_row_says_why(first: Replan) -> None:
     assert "min_hours" not in busy
 
 
-def test_next_visits_are_slots_to_come(first: Replan) -> None:
+def test_next_visits_are_future_slots(first: Replan) -> None:
     for part, when in rows_of(first).values():
         hours = (when - datetime(1970, 1, 5, tzinfo=UTC)) / timedelta(hours=1)
         assert hours % (168 * part["weeks"]) in part["slots"]
         assert NOW < when <= NOW + timedelta(weeks=4)
 
 
-def test_a_second_plan_moves_nothing_and_another_policy_all(first: Replan) -> None:
+def test_second_plan_updates_targets_only_for_new_policy(first: Replan) -> None:
     present = plan_document(budget_per_day=3.0)
     seen = gathered(
         [*pages(20, plan="p"), page("busy", plan="p", changes=daily(set(range(1, 20))))]
@@ -110,14 +110,14 @@ def test_a_second_plan_moves_nothing_and_another_policy_all(first: Replan) -> No
     other = Effect({"shop": present}, {"p": present | {"policy": "groups"}})
     assert replanned(seen, PlanOptions(), other, NOW).updated == 21
     learning = {"p": {"until": NOW + timedelta(hours=1)}}
-    left_alone = replanned(seen, PlanOptions(), Effect({"shop": present}, learning), NOW)
-    assert (left_alone.updated, left_alone.document["learning"]) == (0, 21)
-    assert "sampling phase" in left_alone.document["warnings"][0]
+    during_sampling = replanned(seen, PlanOptions(), Effect({"shop": present}, learning), NOW)
+    assert (during_sampling.updated, during_sampling.document["learning"]) == (0, 21)
+    assert "sampling phase" in during_sampling.document["warnings"][0]
     over = {"p": {"until": NOW}}
     assert replanned(seen, PlanOptions(), Effect({"shop": present}, over), NOW).updated == 21
 
 
-def test_a_budget_below_the_floor_names_the_least() -> None:
+def test_budget_below_minimum_reports_minimum() -> None:
     with pytest.raises(ConfigError) as caught:
         made(pages(916), PlanOptions(budget=20))
     assert str(caught.value) == (
@@ -127,7 +127,7 @@ def test_a_budget_below_the_floor_names_the_least() -> None:
     assert made(pages(916), PlanOptions(budget=33)).document["totals"]["least_per_day"] < 33
 
 
-def test_a_goal_is_reached_and_one_that_cannot_be_is_one_line() -> None:
+def test_goal_is_reached_or_rejected() -> None:
     seen = [page(f"item/{i}", changes=daily(set(range(1, 20, 1 + i % 5)))) for i in range(20)]
     document = made(seen, PlanOptions(freshness=0.8)).document
     assert document["totals"]["freshness"] >= 0.8
@@ -147,7 +147,7 @@ def test_other_policies_have_no_price(policy: str) -> None:
         assert part["windows"] == ["every 24 hours"]
 
 
-def test_adaptive_limits_that_changed_are_written() -> None:
+def test_changed_adaptive_limits_are_written() -> None:
     present = plan_document(policy="adaptive", limits=[], budget_per_day=None)
     effect = Effect({"shop": present}, {"p": present})
     replan = made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), effect)
@@ -158,7 +158,7 @@ def test_adaptive_limits_that_changed_are_written() -> None:
     assert made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), same).updated == 0
 
 
-def test_warnings_say_what_is_not_known() -> None:
+def test_warnings_list_missing_observations() -> None:
     seen = pages(3, since=np.nan, until=np.nan, visited=np.nan)
     guessed = made(seen, PlanOptions(budget=1), NOTHING, Site("shop"), ahead=2).document
     assert guessed["warnings"] == [
@@ -171,7 +171,7 @@ def test_warnings_say_what_is_not_known() -> None:
     assert guessed["limited_by"] == {"prior": 3}
 
 
-def test_a_site_whose_cap_is_too_low_is_named() -> None:
+def test_warns_about_site_with_too_low_cap() -> None:
     site = Site("shop", requests_per_day=1, at=NOW)
     document = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
     assert document["warnings"] == [
@@ -181,7 +181,7 @@ def test_a_site_whose_cap_is_too_low_is_named() -> None:
     ]
 
 
-def test_fixed_times_in_closed_hours_are_named() -> None:
+def test_warns_about_fixed_times_in_closed_hours() -> None:
     closed = Site("shop", visiting_hours=("Mon-Fri 08:00-18:00",), at=NOW)
     document = made(pages(8), PlanOptions(policy="groups"), NOTHING, closed).document
     assert document["warnings"][-1] == (
@@ -208,13 +208,13 @@ def next_of(seen: Pages, schedule: Schedule, *sites: Site, now: float = NOW_HOUR
     return [round(hours, 6) for hours in (when - now).tolist()]
 
 
-def test_next_visits_are_on_the_clock_of_each_site() -> None:
+def test_next_visits_use_site_time_zone() -> None:
     seen = [page(next=-5), page(spider="blog", next=-5), page("b", next=-5)]
     kolkata = Site("blog", timezone="Asia/Kolkata", at=NOW)
     assert next_of(seen, Schedule(1, (12,)), kolkata) == [12, 6.5, 12]
 
 
-def test_what_is_due_stays_due_and_nothing_waits_longer_than_allowed() -> None:
+def test_due_targets_stay_due_and_waits_are_limited() -> None:
     site = Site("shop", max_interval_hours=100, at=NOW)
     seen = [
         page("due", next=3.0, visited=50.0), page("late", next=-9.0, visited=99.0),

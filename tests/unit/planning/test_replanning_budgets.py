@@ -37,7 +37,7 @@ OPTIONS = (
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error_text"),
     [
         ({"policy": "best"},
          "policy not found: 'best'. Available: optimal, groups, groups6, uniform, sqrt, freshness, "
@@ -59,15 +59,15 @@ OPTIONS = (
     ],
     ids=str,
 )  # fmt: skip
-def test_mistakes_are_one_line(
-    options: dict[str, str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_are_one_line_errors(
+    options: dict[str, str], error_text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command()
     command.run([], Namespace(**dict.fromkeys(OPTIONS) | options))
-    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy replan: {complaint}\n")
+    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy replan: {error_text}\n")
 
 
-def test_what_is_said_now_goes_before_the_settings_and_there_is_one_goal() -> None:
+def test_options_override_settings_and_other_goals() -> None:
     settings = PlanOptions(policy="groups", budget=5, daily_cap=9)
     assert PlanOptions(freshness=0.9, daily_cap=0).over(settings) == PlanOptions(
         policy="groups", freshness=0.9, daily_cap=0
@@ -86,12 +86,12 @@ def budget_of(
     return (budget.per_day, budget.source, budget.kept, terms.daily_cap)
 
 
-def test_without_a_budget_the_fixed_intervals_go_on() -> None:
+def test_default_budget_is_that_of_fixed_intervals() -> None:
     seen = [*pages(3), page("list", kind="list")]
     assert budget_of(seen) == (7, INTERVALS, False, 11)
 
 
-def test_without_a_budget_the_present_plan_goes_on() -> None:
+def test_default_budget_is_that_of_current_plan() -> None:
     present, of = plan_document(budget_per_day=5.0), {"plan": "p", "every": 48.0}
     effect = in_effect(present)
     assert budget_of(pages(4, **of), effect=effect) == (5, ASKED, True, 8)
@@ -100,7 +100,7 @@ def test_without_a_budget_the_present_plan_goes_on() -> None:
     assert budget_of([*pages(4, **of), page("new")], effect=grown) == (6, INTERVALS, True, 9)
 
 
-def test_what_was_asked_of_the_present_plan_is_known() -> None:
+def test_options_of_current_plan_are_restored() -> None:
     usual = plan_document(policy="sqrt", objective="age", daily_cap=8, hourly_cap=0)
     assert in_effect(usual).options == PlanOptions(policy="sqrt", objective="age", hourly_cap=0)
     capped = usual | {"daily_cap": 6, "hourly_cap": 2}
@@ -115,21 +115,21 @@ def test_what_was_asked_of_the_present_plan_is_known() -> None:
     assert NOTHING.options == PlanOptions()
 
 
-def test_a_policy_that_takes_no_budget_leaves_what_it_spent() -> None:
+def test_policy_without_budget_keeps_current_requests() -> None:
     present = in_effect(plan_document(budget_per_day=None, budget_from="policy"))
     of = {"plan": "p", "every": 48.0}
     assert budget_of(pages(4, **of), effect=present)[0] == 4.5
     assert budget_of(pages(4), PlanOptions(policy="groups")) == (np.inf, "policy", False, None)
 
 
-def test_a_part_of_a_plan_keeps_its_part_of_the_budget() -> None:
+def test_part_of_plan_keeps_its_share_of_budget() -> None:
     present = in_effect(plan_document(spiders=["shop", "blog"]))
     seen = pages(4, plan="p", every=48.0)
     assert budget_of(seen, effect=present)[0] == 2
     assert budget_of(seen, effect=replace(present, everything=True))[0] == 5
 
 
-def test_a_budget_that_is_kept_is_never_below_the_least() -> None:
+def test_kept_budget_is_at_least_the_minimum() -> None:
     present = in_effect(plan_document(budget_per_day=0.01))
     assert budget_of(pages(28, plan="p", every=48.0), effect=present)[0] == 1
 
@@ -143,9 +143,7 @@ def test_a_budget_that_is_kept_is_never_below_the_least() -> None:
         (PlanOptions(policy="groups", daily_cap=3), 3),
     ],
 )  # fmt: skip
-def test_the_cap_of_a_day_is_half_as_much_again_unless_given(
-    options: PlanOptions, cap: float | None
-) -> None:
+def test_daily_cap_defaults_to_1_5_times_budget(options: PlanOptions, cap: float | None) -> None:
     assert budget_of(pages(4), options)[3] == cap
 
 
@@ -159,7 +157,7 @@ def test_the_cap_of_a_day_is_half_as_much_again_unless_given(
     ],
     ids=["day", "hour"],
 )  # fmt: skip
-def test_a_cap_below_the_budget_is_one_line(options: PlanOptions, message: str) -> None:
+def test_rejects_cap_below_budget(options: PlanOptions, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         budget_of(pages(4), options)
     assert str(caught.value) == message
@@ -179,7 +177,7 @@ def test_a_budget_is_shared_although_closed_days_need_more_visits(seed: int) -> 
     assert all(share >= needed for share, needed in zip(shares, least, strict=True))
 
 
-def test_numbers_are_short_and_the_least_is_rounded_up() -> None:
+def test_numbers_are_short_and_minimums_rounded_up() -> None:
     amounts = (1234.5, 265, 26.54, 0.125, 3)
     assert [amount(n) for n in amounts] == ["1,234", "265", "26.5", "0.125", "3"]
     assert [rounded_up(n) for n in (32.71, 33.0, 0.142, 10.001)] == ["33", "33", "0.15", "11"]

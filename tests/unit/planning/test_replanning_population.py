@@ -20,7 +20,7 @@ from tests.unit.watching import NOW, Pages, gathered, page, watched
 # Keys and groups
 
 
-def test_a_target_has_the_same_key_in_every_run_whatever_stands_beside_it() -> None:
+def test_target_keys_are_stable_across_runs() -> None:
     texts = [f"shop https://shop.example/ä/{i}" for i in range(120_000)]
     seen = watched([page()])
     many = replace(seen, ids=_texts(texts)).ids
@@ -37,16 +37,16 @@ def _texts(texts: list[str]) -> Any:
     return grown.finish()
 
 
-def test_neighbors_are_those_of_spider_category_and_kind() -> None:
+def test_neighbors_share_spider_category_and_kind() -> None:
     seen = [
         page("a", category="toys"), page("b", category="toys"), page("c", category="books"),
         page("d"), page("e", kind="list"), page("f", spider="blog"), page("g", category="toys"),
     ]  # fmt: skip
-    made = gathered(seen).population
-    a, b, c, d, e, f, g = made.group.tolist()
+    result = gathered(seen).population
+    a, b, c, d, e, f, g = result.group.tolist()
     assert a == b == g
     assert len({a, c, d, e, f}) == 5
-    assert made.parent[made.group].tolist() == made.site.tolist() == [0, 0, 0, 0, 0, 1, 0]
+    assert result.parent[result.group].tolist() == result.site.tolist() == [0, 0, 0, 0, 0, 1, 0]
 
 
 # Weights
@@ -63,7 +63,7 @@ def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) 
     return asyncio.run(population.weights_of(targets, sites, in_category)).tolist()
 
 
-def test_the_first_weight_that_fits_counts() -> None:
+def test_first_matching_weight_applies() -> None:
     seen = [page("sale/1"), page("item/2"), page("item/3"), page("item/4")]
     rules = (("/sale/", 5), ("category:toys", 2), (r"item/\d$", 3))
     toys = ["sale/1", "item/2"]
@@ -72,11 +72,11 @@ def test_the_first_weight_that_fits_counts() -> None:
     assert weights_of(seen) == [0.5] * 4
 
 
-def test_a_pattern_is_looked_for_in_the_url_alone() -> None:
+def test_patterns_match_only_the_url() -> None:
     assert weights_of([page("item/1")], ("^shop", 9), ("^https://", 7)) == [7]
 
 
-def test_no_url_makes_the_search_for_weights_long() -> None:
+def test_weight_patterns_match_in_linear_time() -> None:
     """Check that matching takes linear time; a backtracking search would never end."""
     seen = [page("item/" + "a" * 1900 + "!"), page("-a" * 900), page("ä/item/1")]
     endless = [r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"]
@@ -84,7 +84,7 @@ def test_no_url_makes_the_search_for_weights_long() -> None:
     assert weights_of(seen, *rules, ("ä/item/1$", 4)) == [0.5, 0.5, 4]
 
 
-def test_a_stored_weight_that_cannot_be_searched_is_an_error_of_one_line() -> None:
+def test_rejects_unsupported_stored_weight_pattern() -> None:
     with pytest.raises(ConfigError, match=r"^shop: weights: .* look-ahead is not supported"):
         weights_of([page("item/1")], ("/(?!a)", 2))
 
@@ -92,21 +92,21 @@ def test_a_stored_weight_that_cannot_be_searched_is_an_error_of_one_line() -> No
 # Sites
 
 
-def test_a_site_says_when_and_how_often_it_may_be_visited() -> None:
+def test_site_definition_sets_hours_intervals_and_caps() -> None:
     site = Site(
         "shop", timezone="Asia/Kolkata", visiting_hours=("Mon 08:00-10:00",), cost=2.0, at=NOW,
         min_interval_hours=3, max_interval_hours=48, requests_per_day=40, requests_per_hour=6,
     )  # fmt: skip
-    made = gathered([page(), page("b", spider="blog")], site).population
-    assert np.flatnonzero(made.open_hours[0]).tolist() == [8, 9]
-    assert made.open_hours[1].all()
-    assert (made.min_hours.tolist(), made.max_hours.tolist()) == ([3, 1], [48, 672])
-    assert (made.site_day.tolist(), made.site_hour.tolist()) == ([40, np.inf], [6, np.inf])
-    assert made.cost.tolist() == [2, 1]
-    assert [str(zone) for zone in made.zones] == ["Asia/Kolkata", "UTC"]
+    result = gathered([page(), page("b", spider="blog")], site).population
+    assert np.flatnonzero(result.open_hours[0]).tolist() == [8, 9]
+    assert result.open_hours[1].all()
+    assert (result.min_hours.tolist(), result.max_hours.tolist()) == ([3, 1], [48, 672])
+    assert (result.site_day.tolist(), result.site_hour.tolist()) == ([40, np.inf], [6, np.inf])
+    assert result.cost.tolist() == [2, 1]
+    assert [str(zone) for zone in result.zones] == ["Asia/Kolkata", "UTC"]
 
 
-def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
+def test_intervals_are_limited_by_setting_and_longest_cycle() -> None:
     config = Config.load(mongo_uri=None, max_interval_hours=100)
     assert gathered([page()], config=config).population.max_hours.tolist() == [100]
     both = [page(), page("feed", kind="feed")]
@@ -134,7 +134,7 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
     ],
     ids=["intervals", "zone", "windows"],
 )
-def test_terms_that_contradict_each_other_are_one_line(site: Site, message: str) -> None:
+def test_rejects_contradicting_limits(site: Site, message: str) -> None:
     config = Config.load(mongo_uri=None, max_interval_hours=24)
     with pytest.raises(ConfigError) as caught:
         gathered([page()], site, config=config)

@@ -14,7 +14,7 @@ from schedules.calendar import times_of
 from schedules.schedule import Schedule, Schedules
 
 
-def together(*ones: Schedule) -> Schedules:
+def schedules_of(*ones: Schedule) -> Schedules:
     return Schedules(
         np.array([schedule.weeks for schedule in ones], np.uint8),
         np.cumsum([0, *(len(schedule.slots) for schedule in ones)]),
@@ -31,7 +31,7 @@ def words(schedules: Schedules) -> list[list[str]]:
     return [each[begin:end] for begin, end in pairwise(first)]
 
 
-def test_times_read_like_a_timetable() -> None:
+def test_descriptions_of_visit_times() -> None:
     ones = {
         Schedule(1, (0, 48, 96)): ["Mon,Wed,Fri 00:00"],
         Schedule(2, (132 + 168,)): ["2nd and 4th Sat 12:00"],
@@ -40,8 +40,8 @@ def test_times_read_like_a_timetable() -> None:
         Schedule(1, (9, 33, 57, 18)): ["Mon-Wed 09:00", "Mon 18:00"],
         Schedule(): [],
     }
-    assert words(together(*ones)) == list(ones.values())
-    assert words(together()) == []
+    assert words(schedules_of(*ones)) == list(ones.values())
+    assert words(schedules_of()) == []
 
 
 SCHEDULES = st.integers(1, 4).flatmap(
@@ -53,6 +53,6 @@ SCHEDULES = st.integers(1, 4).flatmap(
 
 
 @given(st.lists(SCHEDULES, max_size=5))
-def test_many_at_once_read_like_each_alone(ones: list[Schedule]) -> None:
+def test_batch_descriptions_match_single_descriptions(ones: list[Schedule]) -> None:
     expected = [[" ".join(time) for time in times_of(schedule)] for schedule in ones]
-    assert words(together(*ones)) == expected
+    assert words(schedules_of(*ones)) == expected

@@ -61,7 +61,7 @@ def hours_of(trace: Trace, page: str) -> list[float]:
     return [float(at) - NEW_YEAR for at in trace.changes.at[of_page]]
 
 
-def test_the_first_row_of_a_page_is_no_change(tmp_path: Path) -> None:
+def test_first_row_of_page_is_not_a_change(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
     assert trace.ids == ("a", "b", "c")
     assert hours_of(trace, "a") == []
@@ -76,13 +76,13 @@ def test_pages_have_sources_and_may_end(tmp_path: Path) -> None:
     assert (trace.ends - NEW_YEAR).tolist() == [63 * 24, math.inf, math.inf]
 
 
-def test_moments_are_the_nearest_numbers_to_their_seconds(tmp_path: Path) -> None:
+def test_times_are_exact_to_the_second(tmp_path: Path) -> None:
     trace = trace_of(tmp_path)
     assert (whole_seconds(trace.changes.at) == trace.changes.at).all()
 
 
 @pytest.mark.parametrize("name", ["changes.csv.gz", "changes.csv", "changes"])
-def test_gzip_is_known_by_its_content(tmp_path: Path, name: str) -> None:
+def test_gzip_is_detected_by_content(tmp_path: Path, name: str) -> None:
     plain = trace_of(tmp_path)
     (tmp_path / name).write_bytes(gzip.compress(CHANGES.encode()))
     assert read_trace(tmp_path / name).changes.at.tolist() == plain.changes.at.tolist()
@@ -96,19 +96,19 @@ def test_the_pages_file_may_be_elsewhere(tmp_path: Path) -> None:
     assert trace.ids == plain.ids
 
 
-def test_columns_may_stand_in_any_order_and_optional_ones_be_away(tmp_path: Path) -> None:
+def test_columns_may_be_reordered_and_optional_ones_missing(tmp_path: Path) -> None:
     changes = "commit_time_utc,x,page_id\n2024-01-01T00:00Z,,b\n2024-01-01T03:00:00+02:00,,b\n"
     trace = trace_of(tmp_path, changes, "source_id,page_id\nshop,b\n")
     assert hours_of(trace, "b") == [1]
     assert trace.ends.tolist() == [math.inf]
 
 
-def test_what_spreadsheets_make_of_a_file_is_read(tmp_path: Path) -> None:
+def test_accepts_byte_order_mark_and_crlf(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, b"\xef\xbb\xbf" + CHANGES.replace("\n", "\r\n").encode() + b"\r\n")
     assert len(hours_of(trace, "b")) == 2
 
 
-def test_rows_of_pages_may_be_mixed(tmp_path: Path) -> None:
+def test_rows_of_pages_may_be_interleaved(tmp_path: Path) -> None:
     header, *rows = CHANGES.splitlines(keepends=True)
     by_time = sorted(rows, key=lambda row: row.split(",")[1])
     assert by_time != rows
@@ -121,7 +121,7 @@ def test_two_contents_in_one_second_are_two_changes(tmp_path: Path) -> None:
     assert hours_of(trace_of(tmp_path, again), "a") == [12]
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
+def test_reading_writes_no_files(tmp_path: Path) -> None:
     trace_of(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"changes.csv", "pages.csv"}
 
@@ -165,7 +165,7 @@ def changed(number: int, row: str) -> str:
         (changed(3, "d" * 200 + ",2024-01-01T00:00:00Z,,"), f"page '{'d' * 80}…' is not in"),
     ],
 )  # fmt: skip
-def test_wrong_changes_are_refused(tmp_path: Path, changes: str, message: str) -> None:
+def test_rejects_invalid_changes(tmp_path: Path, changes: str, message: str) -> None:
     assert message in error_of(tmp_path, changes)
 
 
@@ -186,11 +186,11 @@ def test_wrong_changes_are_refused(tmp_path: Path, changes: str, message: str) -
          "2024-01-01T12:00:00Z. Correct until_utc or leave it empty."),
     ],
 )  # fmt: skip
-def test_wrong_pages_are_refused(tmp_path: Path, pages: str, message: str) -> None:
+def test_rejects_invalid_pages(tmp_path: Path, pages: str, message: str) -> None:
     assert message in error_of(tmp_path, pages=pages)
 
 
-def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_rejects_files_with_invalid_encoding(tmp_path: Path) -> None:
     latin = CHANGES.encode() + "é,2024-01-01T12:00:00Z,,\n".encode("latin-1")
     assert error_of(tmp_path, latin) == (
         "changes.csv, after line 0: not UTF-8. Save the file as UTF-8."
@@ -202,7 +202,7 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     assert "changes.csv" in error_of(tmp_path, bytes(flipped))
 
 
-def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_rejects_missing_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/changes.csv: No such file")):
         read_trace(tmp_path / "changes.csv")
     (tmp_path / "changes.csv").write_text(CHANGES)
@@ -213,7 +213,7 @@ def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
         read_trace(tmp_path, tmp_path / "pages.csv")
 
 
-def test_a_name_that_promises_gzip_has_to_keep_it(tmp_path: Path) -> None:
+def test_rejects_uncompressed_file_named_gz(tmp_path: Path) -> None:
     (tmp_path / "pages.csv").write_text(PAGES)
     path = tmp_path / "changes.csv.gz"
     path.write_text(CHANGES)
@@ -237,7 +237,7 @@ def test_visits_are_written_to_the_second(tmp_path: Path) -> None:
     ]
 
 
-def test_equal_visits_make_equal_files_in_place_of_what_was_there(tmp_path: Path) -> None:
+def test_equal_visits_overwrite_with_equal_files(tmp_path: Path) -> None:
     one, other = tmp_path / "1.csv.gz", tmp_path / "2.csv.gz"
     other.write_text("old")
     for path in (one, other):
@@ -246,7 +246,7 @@ def test_equal_visits_make_equal_files_in_place_of_what_was_there(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"1.csv.gz", "2.csv.gz"}
 
 
-def test_a_file_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_keeps_existing_file(tmp_path: Path) -> None:
     path = tmp_path / "1.csv.gz"
     path.write_text("old")
     with pytest.raises(IndexError):
@@ -255,14 +255,14 @@ def test_a_file_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_visits_that_cannot_be_written_are_an_error_of_one_line(tmp_path: Path) -> None:
+def test_unwritable_path_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "1.csv.gz", tmp_path):
         with pytest.raises(TraceError, match=re.escape(f"{path}: ")):
             write_visits(path, ["a", "b", "c"], VISITS)
 
 
-# Freshness, age in days, delay and delay of all in hours, share lost; daily visits at noon.
+# Freshness, age in days, delay and delay of all in hours, missed share; daily visits at noon.
 EXPECTED_BY_PAGE = (
     0.9159682570970326, 0.025504040578783214, 8.022701023391813, 10.214238749018453,
     0.47813604240282687,
@@ -274,7 +274,7 @@ EXPECTED_BY_SOURCE = (
 
 
 @pytest.mark.skipif(not EVAL_DATA, reason="set EVAL_DATA to a folder with the trace of real pages")
-def test_daily_visits_of_real_pages_score_what_an_independent_referee_gave_them() -> None:
+def test_score_of_real_pages_matches_independent_scorer() -> None:
     trace = read_trace(Path(str(EVAL_DATA)) / "pages" / "changes.csv.gz")
     start, stop = (datetime(2024, *day, tzinfo=UTC).timestamp() / 3600 for day in ((1, 22), (3, 4)))
     at = np.arange(start + 12, stop, 24)

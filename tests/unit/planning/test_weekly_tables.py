@@ -7,7 +7,7 @@ import numpy as np
 from crawler.planning import report
 
 
-def test_slots_of_longer_cycles_count_for_their_share() -> None:
+def test_slots_of_longer_cycles_count_as_fractions() -> None:
     slots = [
         {"weeks": 1, "slot": 0, "targets": 3},
         {"weeks": 4, "slot": 168 * 2 + 5, "targets": 2},
@@ -17,7 +17,7 @@ def test_slots_of_longer_cycles_count_for_their_share() -> None:
     assert (week[0], week[5], week.sum()) == (3, 1, 4)
 
 
-def test_even_intervals_fall_on_any_hour() -> None:
+def test_even_intervals_spread_over_all_hours() -> None:
     week = report.requests([], [{"per_week": 84.0}, {"per_week": 84.0}])
     assert week.min() == week.max() == 1
 
@@ -28,7 +28,7 @@ def test_sums_by_day_and_hour() -> None:
     assert report.matrix(week)["Sun"] == [0] * 23 + [2]
 
 
-def test_few_hours_have_columns_of_their_own_many_share_them() -> None:
+def test_many_hours_are_grouped_into_columns() -> None:
     few = np.zeros(168)
     few[[0, 12, 36]] = 1, 2, 4
     times, sums = report.columns(few)

@@ -1,4 +1,4 @@
-"""The examples and tables of the minimum-missing paper, and properties that hold for any feeds."""
+"""Examples and tables of the minimum-missing paper, and properties that hold for any feeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_example_2_and_table_1_least_delay() -> None:
     assert min_delay(RATE, ONE, 8).tolist() == [3, 3, 1, 1]
 
 
-def test_example_3_one_fetch_of_ten_posts_loses_what_the_document_does_not_hold() -> None:
+def test_example_3_one_fetch_misses_posts_beyond_feed_size() -> None:
     assert missing(RATE[2:], WINDOW[2:], np.array([1, 1])).tolist() == [0, 5]
 
 
@@ -68,7 +68,7 @@ FEEDS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, 
 
 
 @given(FEEDS, st.integers(0, 80))
-def test_the_heap_chooses_as_the_paper_does(feeds: list[tuple[int, int]], fetches: int) -> None:
+def test_heap_matches_algorithm_of_paper(feeds: list[tuple[int, int]], fetches: int) -> None:
     rate, window = zip(*feeds, strict=True)
     chosen = choices(np.array(rate, float), np.array(window, float), fetches)
     assert chosen.tolist() == literal(list(rate), list(window), fetches)
@@ -92,14 +92,12 @@ def test_residues_of_floats_do_not_stall_the_reset(
         assert not m[rate == 0].any()
 
 
-def test_a_third_of_a_post_is_used_up_by_its_fetches() -> None:
+def test_fractions_of_posts_are_used_up() -> None:
     assert min_missing(np.array([0.1 + 0.2, 0.3]), np.array([0.1, 0.1]), 12).tolist() == [6, 6]
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.integers(0, 1000))
-def test_whole_numbers_sum_to_the_total_and_are_next_to_their_shares(
-    shares: list[float], total: int
-) -> None:
+def test_rounded_shares_sum_to_total(shares: list[float], total: int) -> None:
     rounded = whole(np.array(shares), total)
     if not shares:
         assert rounded.tolist() == []
@@ -115,6 +113,6 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert (choices(np.array([5.0, 5, 5]), np.array([5.0, 5, 5]), 4) + 1).tolist() == [1, 2, 3, 1]
 
 
-def test_feeds_without_a_post_share_evenly() -> None:
+def test_feeds_without_posts_share_evenly() -> None:
     assert min_missing(np.zeros(3), np.ones(3), 7).tolist() == [3, 2, 2]
     assert min_delay(np.zeros(3), np.ones(3), 6).tolist() == [2, 2, 2]

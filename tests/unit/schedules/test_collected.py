@@ -26,39 +26,39 @@ def result_of(
     return collected(ragged(posts), ragged(visits), np.array([window]), MONDAY, MONDAY + hours)
 
 
-def test_example_1_of_the_paper_the_delay_of_five_posts() -> None:
+def test_example_1_of_paper_delay_of_five_posts() -> None:
     of = result_of([2, 4, 6, 8, 9], [5, 10], 10)
     assert of.delay_h.tolist() == [3 + 1 + 4 + 2 + 1]
     assert of.got.tolist() == [5]
 
 
-def test_example_3_of_the_paper_one_fetch_of_ten_posts_collects_the_newest_five() -> None:
+def test_example_3_of_paper_one_fetch_collects_newest_five() -> None:
     of = result_of([*range(1, 11)], [10], 5)
     assert (of.missed.tolist(), of.got.tolist()) == ([5], [5])
     assert of.delay_h.tolist() == [4 + 3 + 2 + 1 + 0]
 
 
-def test_posts_of_one_moment_push_each_other_out() -> None:
+def test_simultaneous_posts_displace_each_other() -> None:
     assert result_of([3, 3, 3], [4], 2).missed.tolist() == [1]
 
 
-def test_what_no_fetch_saw_is_missed_if_it_left_and_uncollected_if_it_stands() -> None:
+def test_unseen_posts_are_missed_or_uncollected() -> None:
     of = result_of([10, 60, 70, 80], [20], 2)
     assert (of.got.tolist(), of.missed.tolist(), of.uncollected.tolist()) == ([1], [1], [2])
     assert of.totals().lost_pct == 75
 
 
-def test_a_fetch_at_the_moment_of_a_post_collects_it() -> None:
+def test_fetch_at_time_of_post_collects_it() -> None:
     assert result_of([10], [10], 1).delay_h.tolist() == [0]
     assert result_of([10 + 1e-10], [10], 1).delay_h.tolist() == [0]
 
 
-def test_posts_count_after_the_start_and_up_to_the_end_fetches_at_both() -> None:
+def test_span_bounds_of_posts_and_fetches() -> None:
     of = result_of([0, 100], [-1, 0, 100, 101], 5)
     assert (of.posts.tolist(), of.visits.tolist(), of.got.tolist()) == ([1], [2], [1])
 
 
-def test_feeds_do_not_see_with_the_fetches_of_others() -> None:
+def test_fetches_of_one_feed_do_not_collect_for_another() -> None:
     posts, visits = ragged([10], [20], []), ragged([], [30], [40])
     of = collected(posts, visits, np.array([5, 5, 5]), MONDAY, MONDAY + 100)
     assert of.got.tolist() == [0, 1, 0]
@@ -66,12 +66,12 @@ def test_feeds_do_not_see_with_the_fetches_of_others() -> None:
     assert of.totals().never_visited == 1
 
 
-def test_without_posts_there_are_no_means() -> None:
+def test_means_without_posts_are_nan() -> None:
     totals = result_of([], [10], 5).totals()
     assert math.isnan(totals.missed_pct)
     assert math.isnan(totals.delay_h)
 
 
-def test_a_window_has_to_hold_time() -> None:
+def test_rejects_empty_time_span() -> None:
     with pytest.raises(ValueError, match="is empty"):
         result_of([], [], 5, hours=0)

@@ -40,35 +40,35 @@ def population() -> Population:
     return mixed(N)
 
 
-def test_the_curve_has_the_results_of_plans(population: Population) -> None:
+def test_curve_matches_results_of_plans(population: Population) -> None:
     estimates = estimate(population, histories(N))
-    found = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 64))
-    per_day = found.requests_per_day.sum(axis=1)
+    curve = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 64))
+    per_day = curve.requests_per_day.sum(axis=1)
     assert per_day[0] == pytest.approx(least_per_day(population))
     for budget in (0.5 * N, 1.0 * N, 3.0 * N):
-        made = planned(population, budget)
-        expected = 1 - np.interp(budget, per_day, found.stale.sum(axis=1)) / N
-        age = np.interp(budget, per_day, found.age_days.sum(axis=1)) / N
-        assert 1 - made.stale.mean() == pytest.approx(expected, abs=0.02)
-        assert made.age_days.mean() == pytest.approx(age, rel=0.15, abs=0.01)
-        assert made.price == pytest.approx(
-            np.interp(budget, per_day[1:], found.price[1:]), rel=0.25
+        result = planned(population, budget)
+        expected = 1 - np.interp(budget, per_day, curve.stale.sum(axis=1)) / N
+        age = np.interp(budget, per_day, curve.age_days.sum(axis=1)) / N
+        assert 1 - result.stale.mean() == pytest.approx(expected, abs=0.02)
+        assert result.age_days.mean() == pytest.approx(age, rel=0.15, abs=0.01)
+        assert result.price == pytest.approx(
+            np.interp(budget, per_day[1:], curve.price[1:]), rel=0.25
         )
 
 
-def test_more_requests_never_give_staler_copies_at_any_site(population: Population) -> None:
+def test_more_requests_never_increase_staleness(population: Population) -> None:
     estimates = estimate(population, histories(N))
-    found = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 24))
-    assert found.price[0] == np.inf
-    assert (np.diff(found.price) < 0).all()
-    assert (np.diff(found.requests_per_day, axis=0) >= -1e-9).all()
-    assert (np.diff(found.requests_per_day.sum(axis=1)) > 0).all()
+    curve = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 24))
+    assert curve.price[0] == np.inf
+    assert (np.diff(curve.price) < 0).all()
+    assert (np.diff(curve.requests_per_day, axis=0) >= -1e-9).all()
+    assert (np.diff(curve.requests_per_day.sum(axis=1)) > 0).all()
     # The objective mixes staleness, age and delay, so that one of them may grow a little.
-    assert (np.diff(found.stale, axis=0) <= 0.05).all()
-    assert (np.diff(found.age_days, axis=0) <= 0.05).all()
+    assert (np.diff(curve.stale, axis=0) <= 0.05).all()
+    assert (np.diff(curve.age_days, axis=0) <= 0.05).all()
 
 
-def test_sites_get_no_more_than_their_daily_and_hourly_caps(population: Population) -> None:
+def test_sites_stay_within_daily_and_hourly_caps(population: Population) -> None:
     estimates = estimate(population, histories(N))
     prices = price_grid(estimates, AIM, 24)
     free = demand(estimates, np.ones(N), AIM, prices)
@@ -79,14 +79,14 @@ def test_sites_get_no_more_than_their_daily_and_hourly_caps(population: Populati
         "site_hour": np.where(hourly, caps / 24, np.inf),
     }
     limited = estimate(replace(population, **limits), histories(N))
-    found = demand(limited, np.ones(N), AIM, prices)
-    assert found.requests_per_day.max(axis=0)[2:4] == pytest.approx(caps[2:4])
-    assert found.stale[-1, 2:4] == pytest.approx(free.stale[12, 2:4])
+    curve = demand(limited, np.ones(N), AIM, prices)
+    assert curve.requests_per_day.max(axis=0)[2:4] == pytest.approx(caps[2:4])
+    assert curve.stale[-1, 2:4] == pytest.approx(free.stale[12, 2:4])
     others = ~(daily | hourly)
-    assert np.allclose(found.stale[:, others], free.stale[:, others])
+    assert np.allclose(curve.stale[:, others], free.stale[:, others])
 
 
-def test_a_sample_has_targets_of_each_site_and_stands_for_all() -> None:
+def test_sample_represents_every_site() -> None:
     rng = np.random.default_rng(5)
     site = np.repeat([0, 1, 2, 4], [9_000, 900, 90, 3])
     rng.shuffle(site)
@@ -102,7 +102,7 @@ def test_a_sample_has_targets_of_each_site_and_stands_for_all() -> None:
     assert (ones == 1).all()
 
 
-def test_the_order_of_targets_does_not_change_the_sample() -> None:
+def test_sample_does_not_depend_on_order() -> None:
     rng = np.random.default_rng(6)
     key = rng.integers(0, 2**63, 5000).astype(np.uint64)
     site = rng.integers(0, 7, 5000)

@@ -13,7 +13,7 @@ positive = st.floats(0.01, 1000)
 cells = st.lists(st.tuples(positive, positive), min_size=1, max_size=20)
 
 
-def test_the_paper_s_equations_by_hand() -> None:
+def test_equations_of_paper_computed_by_hand() -> None:
     # P_s = 60; P_s / P = 6, 3, 2; shares 6/11, 3/11, 2/11; 360, 180, and 120 requests an hour.
     period, cost = np.array([10.0, 20.0, 30.0]), np.array([10.0, 4.0, 6.0])
     executed = 3600 * np.array([6, 3, 2]) / 11
@@ -24,16 +24,14 @@ def test_the_paper_s_equations_by_hand() -> None:
 
 
 @given(cells, positive)
-def test_the_sum_of_periods_and_the_time_cancel(
-    rows: list[tuple[float, float]], time: float
-) -> None:
+def test_expected_ratio_matches_closed_form(rows: list[tuple[float, float]], time: float) -> None:
     period, cost = np.array(rows).T
     closed = np.minimum(1, 1 / (cost * (1 / period).sum()))
     assert expected_ratio(period, cost, time) == pytest.approx(closed)
 
 
 @given(cells)
-def test_what_is_expected_is_never_more_than_there_is_time_for(
+def test_expected_load_never_exceeds_available_time(
     rows: list[tuple[float, float]],
 ) -> None:
     period, cost = np.array(rows).T
@@ -47,14 +45,14 @@ def test_equal_costs_give_equal_expectations() -> None:
     assert equal_ratio(0.3) == 1
 
 
-def test_fairness_has_its_bounds() -> None:
+def test_jain_fairness_bounds() -> None:
     assert jain(np.array([0.3, 0.3])) == pytest.approx(1)
     assert jain(np.array([1.0, 0, 0, 0])) == pytest.approx(0.25)
     assert np.isnan(jain(np.zeros(3)))
 
 
 @given(st.floats(0.01, 10), st.floats(0.01, 10))
-def test_the_gain_of_a_visit_is_the_slope_of_freshness(rate: float, waited: float) -> None:
+def test_gain_of_visit_is_slope_of_freshness(rate: float, waited: float) -> None:
     def freshness(visits: float) -> float:
         r = rate / visits
         return float(-np.expm1(-r) / r)

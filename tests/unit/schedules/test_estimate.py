@@ -97,7 +97,7 @@ def test_exposure_follows_the_profile() -> None:
     assert exposure(mass, walls, monday + 9, monday + 9 + 2 * WEEK_HOURS) == pytest.approx(2)
 
 
-def test_a_change_is_shared_out_over_the_hours_it_may_have_been_in() -> None:
+def test_change_is_spread_over_its_possible_hours() -> None:
     walls, monday = wall("Asia/Tokyo", NOW - 1000, NOW), NOW - WEEK_HOURS
     past = Past(monday, NOW, np.array([monday + 0.5]), np.array([monday + 3.0]))
     counts = hour_counts(past, walls, UNIFORM)
@@ -108,7 +108,7 @@ def test_a_change_is_shared_out_over_the_hours_it_may_have_been_in() -> None:
 
 
 @pytest.mark.parametrize(("zone", "day"), [("America/New_York", 21), ("Europe/Berlin", 0)])
-def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
+def test_day_of_23_hours_counts_as_a_day(zone: str, day: int) -> None:
     """Count each hour from local midnight to local midnight once, but not the skipped hour."""
     jump = NOW - 8 * 24 if zone == "Europe/Berlin" else NOW - 29 * 24
     ahead = 1 if zone == "Europe/Berlin" else -5
@@ -149,7 +149,7 @@ def test_rates_cover_the_truth_and_are_not_biased(every: float) -> None:
     assert 0.85 < covered < 0.97
 
 
-def test_visits_at_odd_times_are_as_good() -> None:
+def test_visits_at_irregular_times_are_unbiased() -> None:
     n = 1500
     some, rng = population(n, UTC), np.random.default_rng(2)
     true = np.full(n, 2.0)
@@ -170,7 +170,7 @@ def test_silent_targets_keep_a_rate() -> None:
     assert rate.low.min() >= RATES[0]
 
 
-def test_a_new_target_begins_as_its_neighbors() -> None:
+def test_new_target_starts_with_rate_of_neighbors() -> None:
     """Start a new target with the rates of its group, or of its site if the group is empty."""
     n = 300
     some = population(n, (*UTC, *UTC))
@@ -197,7 +197,7 @@ def test_a_new_target_begins_as_its_neighbors() -> None:
     assert 1.5 < rate.mean[n + 3] < 6.5
 
 
-def test_nothing_known_at_all_is_a_wide_guess() -> None:
+def test_estimate_without_data_is_wide() -> None:
     some = population(12)
     estimated, rate = estimates(some, never(12))
     assert (rate.low <= 0.02).all()
@@ -206,7 +206,7 @@ def test_nothing_known_at_all_is_a_wide_guess() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_profiles_are_even_until_the_data_speak(count: int) -> None:
+def test_profiles_stay_even_with_few_changes(count: int) -> None:
     """Check that a few changes of a whole site carry little information about its hours."""
     some = population(5, UTC)
     at = np.sort(np.random.default_rng(count).uniform(NOW - 800, NOW, count))
@@ -218,7 +218,7 @@ def test_profiles_are_even_until_the_data_speak(count: int) -> None:
 
 
 @pytest.mark.parametrize("days", [3, 10, 17, 21])
-def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
+def test_weekdays_observed_more_often_are_not_busier(days: int) -> None:
     """Check that an even profile stays even if some weekdays are observed more often."""
     n = 400
     some = population(n, UTC)
@@ -229,7 +229,7 @@ def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York", "Europe/Berlin"])
 @pytest.mark.parametrize("days", [0.01, 0.5, 3, 7, 10, 35, 300])
-def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> None:
+def test_even_changes_follow_observed_hours(zone: str, days: float) -> None:
     """Count hours by the clock: in the week of a jump, an hour is missing or repeated."""
     since = int(NOW - 24 * days)
     hours = [
@@ -246,7 +246,7 @@ def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> N
 
 
 @pytest.mark.parametrize(("day", "hours", "expected"), [(70, 23, {2: 0}), (308, 25, {1: 2})])
-def test_a_sunday_of_23_or_25_hours_is_watched_as_long(
+def test_sunday_of_23_or_25_hours_is_fully_counted(
     day: int, hours: int, expected: dict[int, int]
 ) -> None:
     """Check 2024-03-10 and 2024-11-03 in New York."""
@@ -258,12 +258,12 @@ def test_a_sunday_of_23_or_25_hours_is_watched_as_long(
     assert even[6 * 24 :].tolist() == pytest.approx([expected.get(k, 1) for k in range(24)])
 
 
-def test_a_watch_of_minutes_says_nothing_about_hours() -> None:
+def test_observation_of_minutes_gives_even_profile() -> None:
     past = Past(NOW + 0.1, NOW + 0.6, np.empty(0), np.empty(0))
     np.testing.assert_allclose(even_counts(past, wall("UTC", NOW, NOW + 1), 1.0), 1 / WEEK_HOURS)
 
 
-def test_a_site_s_targets_share_its_hours() -> None:
+def test_targets_of_site_share_its_profile() -> None:
     n = 60
     some = population(n, ZONES[:2])
     past = watched(some, changes(some, np.full(n, 6.0), OFFICE), every=1)
@@ -271,7 +271,7 @@ def test_a_site_s_targets_share_its_hours() -> None:
     assert profile[:, OFFICE > 0].sum(1).min() > 0.75
 
 
-def test_two_profiles_of_a_site_are_told_apart() -> None:
+def test_two_profiles_of_a_site_are_separated() -> None:
     n = 120
     some = population(n, UTC)
     profile = np.where(np.arange(n)[:, None] % 2, OFFICE, NIGHT)
@@ -286,7 +286,7 @@ def test_two_profiles_of_a_site_are_told_apart() -> None:
     assert nightly.min() < 0.05
 
 
-def test_components_are_profiles() -> None:
+def test_mixture_components_are_profiles() -> None:
     seen = np.random.default_rng(0).poisson(0.05, (50, WEEK_HOURS)).astype(float)
     counts = Counts(seen, np.repeat(seen.sum(1, keepdims=True) / WEEK_HOURS, WEEK_HOURS, 1))
     mixture = fit_mixture(counts)
@@ -296,15 +296,15 @@ def test_components_are_profiles() -> None:
     np.testing.assert_allclose(of.sum(1), 1)
 
 
-def test_profiles_sum_to_one_and_leave_no_hour_out() -> None:
+def test_profiles_sum_to_one_with_all_hours_positive() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         counts = rng.poisson(rng.choice([0.02, 0.2]), WEEK_HOURS).astype(float)
         counts[rng.integers(WEEK_HOURS)] += 1
         even = np.full(WEEK_HOURS, counts.mean())
-        rhythm = smoothed(pooled(counts, even))
-        assert rhythm.sum() == pytest.approx(1)
-        profile = target_profile(counts, even, rhythm[None], np.log(rhythm[None]), np.ones(1))
+        common = smoothed(pooled(counts, even))
+        assert common.sum() == pytest.approx(1)
+        profile = target_profile(counts, even, common[None], np.log(common[None]), np.ones(1))
         assert profile.sum() == pytest.approx(1)
         assert profile.min() > 0
 
@@ -318,7 +318,7 @@ def test_the_prior_is_a_distribution_for_each_group() -> None:
     assert (prior > 0).all()
 
 
-def test_a_sample_is_the_same_in_any_order() -> None:
+def test_sample_does_not_depend_on_order() -> None:
     rng = np.random.default_rng(0)
     group, key = rng.integers(0, 4, 30_000), rng.integers(0, 2**64, 30_000, dtype=np.uint64)
     order = rng.permutation(30_000)
@@ -330,7 +330,7 @@ def test_a_sample_is_the_same_in_any_order() -> None:
     assert len(original) < 30_000
 
 
-def test_estimates_do_not_depend_on_the_order() -> None:
+def test_estimates_do_not_depend_on_order() -> None:
     n = 60
     some = population(n)
     past = watched(some, changes(some, rates(n), OFFICE), every=2)

@@ -40,7 +40,7 @@ def test_the_budget_is_spent_and_not_exceeded(rule: str, budget: float) -> None:
 
 
 @pytest.mark.parametrize("rule", EVEN)
-def test_limits_are_kept(rule: str) -> None:
+def test_rates_stay_within_limits(rule: str) -> None:
     least, most = np.linspace(0.25, 2, 60), np.linspace(3, 2, 60)
     given = visits(rule, least=least, most=most)
     assert np.all((given >= least) & (given <= most))
@@ -48,7 +48,7 @@ def test_limits_are_kept(rule: str) -> None:
     np.testing.assert_allclose(visits(rule, budget=1e6, least=least, most=most), most)
 
 
-def test_freshness_has_one_marginal_gain() -> None:
+def test_freshness_rule_equalizes_marginal_gains() -> None:
     """Check g(rate / visits) = price * rate / weight; pages where that exceeds 1 get no visits."""
     given = visits("freshness")
     some = given > 1e-6
@@ -60,7 +60,7 @@ def test_freshness_has_one_marginal_gain() -> None:
     np.testing.assert_allclose(given[some], RATE[some] / r, rtol=1e-3)
 
 
-def test_age_has_one_marginal_gain_and_starves_nobody() -> None:
+def test_age_rule_equalizes_marginal_gains() -> None:
     given = visits("age")
     r = RATE / given
     assert spread_of((r**2 / 2 - gain(r)) / RATE**2 * WEIGHT) < 1e-3
@@ -68,20 +68,20 @@ def test_age_has_one_marginal_gain_and_starves_nobody() -> None:
     assert np.all(np.diff(given[1::3][order]) > 0)
 
 
-def test_harmonic_has_one_marginal_gain() -> None:
+def test_harmonic_rule_equalizes_marginal_gains() -> None:
     """Check Kolobov et al. 2019, who maximize the importance-weighted log(1 + visits / rate)."""
     given = visits("harmonic")
     price = WEIGHT * RATE / (given * (given + RATE))
     assert spread_of(price) < 1e-6
 
 
-def test_the_square_root_and_uniform_rules() -> None:
+def test_square_root_and_uniform_rules() -> None:
     assert spread_of(visits("sqrt") / np.sqrt(RATE * WEIGHT)) < 1e-9
     assert spread_of(visits("uniform")) < 1e-9
 
 
 @pytest.mark.parametrize("rule", ["freshness", "age"])
-def test_a_rule_is_not_beaten_by_moving_visits(rule: str) -> None:
+def test_moving_visits_does_not_improve_rule(rule: str) -> None:
     def cost(given: Floats) -> float:
         r = RATE / given
         stale = 1 + np.expm1(-r) / r
@@ -100,7 +100,7 @@ def test_a_rule_is_not_beaten_by_moving_visits(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", EVEN)
-def test_rates_of_nothing_and_of_all_the_time_have_visits(rule: str) -> None:
+def test_extreme_rates_get_finite_visits(rule: str) -> None:
     given = visits(rule, rate=np.array([0.0, 1e-9, 1e4]), weight=np.ones(3), budget=10.0,
                    least=np.full(3, 0.25), most=np.full(3, 168.0))  # fmt: skip
     assert np.isfinite(given).all()

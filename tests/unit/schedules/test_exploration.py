@@ -1,4 +1,4 @@
-"""Exploration: little-known targets are visited around the clock, at no extra requests."""
+"""Exploration: targets with little history are visited around the clock without more requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def planned(some: Population, weeks: float, budget: float = BUDGET) -> Plan:
     return plan(some, past, Terms(budget_per_day=budget), NOW)
 
 
-def test_a_week_old_page_is_visited_at_even_intervals() -> None:
+def test_week_old_page_is_visited_at_even_intervals() -> None:
     made = planned(population(40, UTC), weeks=1)
     often = made.schedules.visits_per_week > 1
     assert often.sum() > 30
@@ -33,13 +33,13 @@ def test_a_week_old_page_is_visited_at_even_intervals() -> None:
     assert {LIMITS[code] for code in made.bound[often]} == {"exploration"}
 
 
-def test_a_well_known_page_has_hours_of_its_own() -> None:
+def test_page_with_long_history_gets_fixed_hours() -> None:
     made = planned(population(40, UTC), weeks=3)
     assert not made.schedules.every_hours.any()
     assert "exploration" not in {LIMITS[code] for code in made.bound}
 
 
-def test_exploring_spends_no_more() -> None:
+def test_exploration_stays_within_budget() -> None:
     some = population(40, UTC)
     made = planned(some, weeks=1)
     assert made.requests_per_day <= BUDGET
@@ -47,7 +47,7 @@ def test_exploring_spends_no_more() -> None:
     assert first[-1] <= 7 * BUDGET * 1.02
 
 
-def test_even_intervals_look_at_the_whole_week() -> None:
+def test_even_intervals_cover_the_whole_week() -> None:
     some = population(40, UTC)
     young, old = planned(some, weeks=1), planned(some, weeks=3)
     longest = [
@@ -60,7 +60,7 @@ def test_even_intervals_look_at_the_whole_week() -> None:
     assert longest[1] > 1.5 * WEEK_HOURS
 
 
-def test_a_page_that_was_never_seen_explores_too() -> None:
+def test_unvisited_page_is_explored() -> None:
     some = population(10, UTC)
     made = plan(some, never(10), Terms(budget_per_day=30), NOW)
     assert (made.schedules.every_hours > 0).all()
@@ -75,7 +75,7 @@ def test_closed_hours_are_not_explored() -> None:
 
 
 @pytest.mark.parametrize("least_hours", [1.0, 30.0])
-def test_the_shortest_interval_holds(least_hours: float) -> None:
+def test_exploration_keeps_shortest_interval(least_hours: float) -> None:
     some = population(20, UTC, min_hours=np.full(20, least_hours))
     every = planned(some, weeks=1).schedules.every_hours
     assert every[every > 0].min(initial=np.inf) >= least_hours

@@ -32,14 +32,14 @@ def limits(n: int, least: float = 1, most: float = 672) -> FeedLimits:
 DAILY = [24 * day + 9.5 + j / 60 for day in range(21) for j in range(6)]
 
 
-def test_a_feed_that_posts_each_morning_is_fetched_soon_after() -> None:
+def test_morning_feed_is_fetched_soon_after_its_posts() -> None:
     plan = optimal_schedules(estimated(DAILY), limits(1), Schedules.none(1), visits_per_week=7)
     slots = np.array(plan.schedules[0].slots)
     assert len(slots) == 7
     assert set(slots % 24) <= {10, 11, 12}
 
 
-def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
+def test_silent_feed_gets_minimum_rate_at_high_price() -> None:
     plan = optimal_schedules(estimated([], DAILY), limits(2), Schedules.none(2), price=2.0)
     assert plan.schedules[0].visits_per_week == 0.25
     assert plan.schedules[1].visits_per_week >= 1
@@ -52,12 +52,12 @@ def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
         (672, 0.25), (504, 1 / 3), (168, 1), (24, 7),
     ],
 )  # fmt: skip
-def test_the_longest_interval_is_kept_at_any_price(most: float, visits: float) -> None:
+def test_longest_interval_holds_at_any_price(most: float, visits: float) -> None:
     plan = optimal_schedules(estimated([]), limits(1, most=most), Schedules.none(1), price=1e6)
     assert plan.schedules[0].visits_per_week == pytest.approx(visits)
 
 
-def test_cycles_lengthen_as_visits_get_dearer() -> None:
+def test_cycles_lengthen_as_price_rises() -> None:
     feeds, bounds = estimated([9.5, 100, 300]), limits(1, most=4032)
     plans = [
         optimal_schedules(feeds, bounds, Schedules.none(1), price=price).schedules[0]
@@ -69,20 +69,20 @@ def test_cycles_lengthen_as_visits_get_dearer() -> None:
     assert {plan.weeks for plan in plans} <= set(FEED_CYCLES)
 
 
-def test_no_more_visits_than_the_shortest_interval_allows() -> None:
+def test_visits_keep_shortest_interval() -> None:
     plan = optimal_schedules(estimated(DAILY), limits(1, least=48), Schedules.none(1), price=1e-9)
     slots = np.array(plan.schedules[0].slots)
     assert np.diff(np.append(slots, slots[0] + WEEK_HOURS)).min() >= 48
 
 
-def test_too_few_visits_for_all_floors_are_refused() -> None:
+def test_rejects_budget_below_minimum_rates() -> None:
     with pytest.raises(BudgetTooSmall):
         optimal_schedules(
             estimated([], []), limits(2, most=168), Schedules.none(2), visits_per_week=1
         )
 
 
-def test_a_present_schedule_that_is_hardly_worse_stays() -> None:
+def test_slightly_worse_current_schedule_is_kept() -> None:
     feeds, bounds = estimated(DAILY), limits(1)
     first = optimal_schedules(feeds, bounds, Schedules.none(1), visits_per_week=7)
     moved = Schedules(
@@ -94,7 +94,7 @@ def test_a_present_schedule_that_is_hardly_worse_stays() -> None:
     assert again.schedules[0] == moved[0]
 
 
-def test_a_present_schedule_in_a_closed_hour_goes() -> None:
+def test_current_schedule_in_closed_hour_is_replaced() -> None:
     feeds, bounds = estimated(DAILY), limits(1)
     bounds.open_hours[0, :10] = False
     slot, none = np.array([3], np.uint16), np.zeros(1)
@@ -103,7 +103,7 @@ def test_a_present_schedule_in_a_closed_hour_goes() -> None:
     assert again.schedules[0] != Schedule(1, (3,))
 
 
-def test_without_feeds_there_is_no_plan() -> None:
+def test_no_feeds_give_an_empty_plan() -> None:
     assert (
         len(optimal_schedules(estimated(), limits(0), Schedules.none(0), price=1.0).schedules) == 0
     )

@@ -59,7 +59,7 @@ def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
     st.floats(0.01, 500), st.integers(0, 167), st.integers(0, 167),
     st.integers(1, MAX_FEED_WEEKS * WEEK_HOURS),
 )  # fmt: skip
-def test_an_interval_of_many_weeks_is_counted_as_if_hour_by_hour(
+def test_posts_of_long_interval_match_hourly_sum(
     per_week: float, peak: int, begin: int, length: int
 ) -> None:
     profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
@@ -75,7 +75,7 @@ FEEDS = st.builds(Feed, st.floats(1, 2000), st.integers(1, 20), st.integers(0, 1
 
 
 @given(FEEDS)
-def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
+def test_first_fetch_is_optimal(feed: Feed) -> None:
     c, room = feed.course(), feed.room()
     saved, where = best_split(c, room, room.begin, room.end)
     best = min(cost(c, room, (z,)) for z in range(1, room.end))
@@ -84,7 +84,7 @@ def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
 
 
 @given(FEEDS, st.integers(2, 3))
-def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -> None:
+def test_refined_fetches_are_nearly_optimal(feed: Feed, count: int) -> None:
     c, room = feed.course(), feed.room()
     saved, order, _, _ = insert(c, room, 0.0, count)
     at = refine(c, room, order)
@@ -96,7 +96,7 @@ def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -
 
 
 @given(FEEDS)
-def test_what_each_fetch_saves_sums_to_what_all_save(feed: Feed) -> None:
+def test_savings_of_fetches_add_up(feed: Feed) -> None:
     c, room = feed.course(), feed.room()
     saved, order, _, _ = insert(c, room, 0.0, 6)
     after = cost(c, room, tuple(sorted(order)))
@@ -105,7 +105,7 @@ def test_what_each_fetch_saves_sums_to_what_all_save(feed: Feed) -> None:
 
 
 @given(FEEDS, st.integers(2, 4), st.integers(6, 9))
-def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None:
+def test_fetches_keep_interval_limits(feed: Feed, least: int, most: int) -> None:
     c, room = feed.course(), feed.room(least=least, most=most)
     _, order, needed, _ = insert(c, room, 1e9, 14)
     at = [0, *sorted(order[:needed])]
@@ -113,12 +113,12 @@ def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None
     assert room.end - at[-1] <= most
 
 
-def test_steps_fall_in_worth_and_keep_what_all_save() -> None:
+def test_hull_merges_steps_into_decreasing_values() -> None:
     more, saved = np.array([1.0, 1, 1, 1]), np.array([2.0, 5, 1, 0.5])
     count, value, last = hull(more, saved, 0)
     assert (count.tolist(), value.tolist(), last.tolist()) == ([2, 1, 1], [3.5, 1, 0.5], [1, 2, 3])
 
 
-def test_what_is_needed_is_one_step_of_infinite_worth() -> None:
+def test_required_fetches_are_one_step_of_infinite_value() -> None:
     count, value, _ = hull(np.ones(4), np.array([2.0, 5, 1, 0.5]), 2)
     assert (count.tolist(), value.tolist()) == ([2, 1, 1], [np.inf, 1, 0.5])

@@ -34,20 +34,20 @@ def two_feeds() -> tuple[Feeds, Times]:
     return Feeds(key, np.array([10, 10]), np.ones(2)), Times(np.array([0, 168, 170]), MONDAY + at)
 
 
-def test_fetches_of_the_papers_policies_are_even_the_last_at_the_end() -> None:
+def test_paper_policies_fetch_evenly_until_the_end() -> None:
     feeds, posts = two_feeds()
     visits = paper_visits("uniform", feeds, posts, 8, SPAN)
     assert (visits.at[:4] - MONDAY - 168).tolist() == [42, 84, 126, 168]
 
 
-def test_the_busy_feed_gets_the_fetches_that_save_posts() -> None:
+def test_busy_feed_gets_more_fetches() -> None:
     feeds, posts = two_feeds()
     visits = replanned_visits("optimal", feeds, posts, 18, SPAN, 24.0)
     busy, quiet = np.diff(visits.first)
     assert busy > 3 * quiet
 
 
-def test_a_feed_of_double_weight_gets_more() -> None:
+def test_heavier_feed_gets_more_fetches() -> None:
     feeds, posts = two_feeds()
     twice = Feeds(feeds.key, feeds.window, np.array([1.0, 50]))
     few, many = (
@@ -57,7 +57,7 @@ def test_a_feed_of_double_weight_gets_more() -> None:
     assert many[1] > few[1]
 
 
-def test_a_policy_that_is_none_and_moments_in_disorder_are_refused() -> None:
+def test_rejects_unknown_policy_and_unordered_span() -> None:
     feeds, posts = two_feeds()
     with pytest.raises(ValueError, match="unknown policy: 'optimal'"):
         paper_visits("optimal", feeds, posts, 1, SPAN)
@@ -66,7 +66,7 @@ def test_a_policy_that_is_none_and_moments_in_disorder_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("before", "since"), [(24, 1), (1, 24)])
-def test_a_busy_feed_posts_as_often_as_it_did_last_week(before: int, since: int) -> None:
+def test_post_rate_of_busy_feed_follows_last_week(before: int, since: int) -> None:
     # Posts an hour: `before` for five weeks, then `since` for one week.
     at = np.concatenate(
         [
@@ -77,11 +77,11 @@ def test_a_busy_feed_posts_as_often_as_it_did_last_week(before: int, since: int)
     past = Histories(
         np.array([NOW - 6 * 168]), np.array([NOW]), np.array([0, len(at)]), at, at + 0.001
     )
-    believed = posting_of(population(1, (ZoneInfo("UTC"),)), past, NOW)
-    assert believed.per_week[0] == pytest.approx(168 * since, rel=0.05)
+    posting = posting_of(population(1, (ZoneInfo("UTC"),)), past, NOW)
+    assert posting.per_week[0] == pytest.approx(168 * since, rel=0.05)
 
 
-def test_without_feeds_or_fetches_there_is_no_plan() -> None:
+def test_no_feeds_or_no_fetches_give_no_visits() -> None:
     feeds, posts = two_feeds()
     none = Feeds(feeds.key[:0], feeds.window[:0], feeds.weight[:0])
     nothing = Times(np.zeros(1, np.int64), np.empty(0))
@@ -147,7 +147,7 @@ def busy() -> Real:
     ("policy", "missed_pct", "delay_h"),
     [("uniform", 48.8, 79), ("min-delay", 23.9, 48.4), ("min-missing", 15.9, 43.1)],
 )
-def test_the_papers_policies_on_real_feeds(
+def test_paper_policies_on_real_feeds(
     busy: Real, policy: str, missed_pct: float, delay_h: float
 ) -> None:
     results = busy.totals(policy)
@@ -155,7 +155,7 @@ def test_the_papers_policies_on_real_feeds(
     assert fmean(total.delay_h for total in results) == pytest.approx(delay_h, abs=0.3)
 
 
-def test_optimal_loses_fewer_posts_and_waits_less(busy: Real) -> None:
+def test_optimal_misses_fewer_posts_with_less_delay(busy: Real) -> None:
     results = dict(zip(FETCHES_OF_A_FEED, busy.totals("optimal"), strict=True))
     papers = dict(zip(FETCHES_OF_A_FEED, busy.totals("min-missing"), strict=True))
     # With one fetch per feed, both miss about equally many; a planner without an end drops no feed.

@@ -1,4 +1,4 @@
-"""Simulations of feeds: plans of a replan, from known posts and from simulated fetches."""
+"""Simulations of feeds: plans from known posts and from simulated fetches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
 @pytest.mark.parametrize("policy", FEED_POLICIES)
 @pytest.mark.parametrize("each", [1, 6])
 @pytest.mark.parametrize("closed_loop", [True, False])
-def test_no_policy_spends_more_than_it_has(policy: str, each: int, closed_loop: bool) -> None:
+def test_policies_stay_within_budget(policy: str, each: int, closed_loop: bool) -> None:
     feeds, posts = world()
     visits = replanned_visits(policy, feeds, posts, each * N, SPAN, 24.0, closed_loop=closed_loop)
     assert 0 < len(visits.at) <= each * N
@@ -67,7 +67,7 @@ def test_no_policy_spends_more_than_it_has(policy: str, each: int, closed_loop: 
 
 
 @pytest.mark.parametrize("closed_loop", [True, False])
-def test_what_is_still_to_come_moves_no_visit(closed_loop: bool) -> None:
+def test_future_posts_do_not_change_visits(closed_loop: bool) -> None:
     feeds, posts = world()
     middle = SPLIT + 7 * 24
     later = np.where(posts.at > middle, np.minimum(posts.at + 5, STOP), posts.at)
@@ -81,7 +81,7 @@ def test_what_is_still_to_come_moves_no_visit(closed_loop: bool) -> None:
     assert np.array_equal(*before)
 
 
-def test_the_default_policy_loses_less_than_even_visits() -> None:
+def test_default_policy_loses_fewer_posts_than_uniform() -> None:
     feeds, posts = world()
     lost = {
         policy: collected(
@@ -94,7 +94,7 @@ def test_the_default_policy_loses_less_than_even_visits() -> None:
 
 
 @pytest.mark.parametrize("policy", FEED_POLICIES)
-def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
+def test_simulation_uses_the_plan_of_a_replan(policy: str) -> None:
     feeds, posts = world()
     past, population = of_a_replan(feeds, posts)
     terms, none = Terms(policy, 6 * N / DAYS), Schedules.none(N)
@@ -108,9 +108,7 @@ def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
 
 
 @pytest.mark.parametrize(("a_week", "weeks"), [(3 * N, 4), (N, 12), (N / 2, 24)])
-def test_a_silent_feed_is_visited_as_often_as_a_tenth_of_the_visits_allows(
-    a_week: float, weeks: int
-) -> None:
+def test_silent_feed_interval_depends_on_budget(a_week: float, weeks: int) -> None:
     feeds, posts = world()
     past, population = of_a_replan(feeds, posts)
     terms, none = Terms("optimal", a_week / 7), Schedules.none(N)
@@ -118,7 +116,7 @@ def test_a_silent_feed_is_visited_as_often_as_a_tenth_of_the_visits_allows(
     assert plan.schedules.visits_per_week[-1] == pytest.approx(1 / weeks)
 
 
-def test_all_that_is_known_counts_without_a_closed_loop() -> None:
+def test_open_loop_plans_use_the_whole_history() -> None:
     feeds, posts = world()
     posts = Times(posts.first, np.where(posts.at > SPLIT - 24, posts.at, posts.at - 21 * 24))
     long = Span(SPLIT - 60 * 24, SPLIT, STOP)

@@ -1,4 +1,4 @@
-"""The next visit of targets without a plan."""
+"""Next visits of targets without a plan."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ def hours(moment: datetime) -> float:
     return (moment - NOW) / timedelta(hours=1)
 
 
-def test_a_page_that_was_read_is_due_after_the_usual_interval() -> None:
+def test_fetched_page_is_due_after_usual_interval() -> None:
     assert hours(DAILY.after_seen(NOW)) == 24
 
 
 @pytest.mark.parametrize(
     ("errors", "expected"), [(3, 1), (4, 2), (5, 4), (9, 64), (10, 100), (5000, 100)]
 )
-def test_the_wait_doubles_with_each_error_up_to_the_longest(errors: int, expected: float) -> None:
+def test_wait_doubles_with_each_error_up_to_maximum(errors: int, expected: float) -> None:
     assert hours(DAILY.after_errors(NOW, errors)) == expected
 
 
 @pytest.mark.parametrize("errors", [1, 2])
-def test_what_failed_once_or_twice_is_due_at_the_next_run(errors: int) -> None:
+def test_first_two_failures_are_due_at_next_run(errors: int) -> None:
     assert timedelta(0) < DAILY.after_errors(NOW, errors) - NOW <= timedelta(milliseconds=1)
 
 
 @pytest.mark.parametrize(("retry_hours", "expected"), [(0.5, 0.5), (3, 1)])
-def test_a_retry_may_wait_but_no_longer_than_after_further_errors(
-    retry_hours: float, expected: float
-) -> None:
+def test_retry_delay_is_limited_by_error_interval(retry_hours: float, expected: float) -> None:
     slow = Intervals(usual_hours=24, error_hours=1, longest_hours=100, retry_hours=retry_hours)
     waits = [hours(slow.after_errors(NOW, errors)) for errors in (1, 2, 3)]
     assert waits == [expected, expected, 1]
@@ -45,19 +43,19 @@ def test_a_retry_may_wait_but_no_longer_than_after_further_errors(
 @pytest.mark.parametrize(
     ("refusals", "expected"), [(1, 1), (2, 2), (3, 4), (7, 64), (8, 100), (5000, 100)]
 )
-def test_a_refusal_is_never_followed_by_a_quick_retry(refusals: int, expected: float) -> None:
+def test_refusal_is_not_retried_quickly(refusals: int, expected: float) -> None:
     assert hours(DAILY.after_refusals(NOW, refusals)) == expected
 
 
-def test_a_page_that_may_be_gone_is_asked_for_at_its_usual_pace() -> None:
+def test_possibly_gone_page_keeps_usual_interval() -> None:
     assert hours(DAILY.after_gone(NOW, confirmed=False)) == 24
 
 
-def test_a_page_that_is_gone_is_asked_for_as_rarely_as_allowed() -> None:
+def test_gone_page_gets_longest_interval() -> None:
     assert hours(DAILY.after_gone(NOW, confirmed=True)) == 100
 
 
-def test_the_usual_interval_gives_way_to_the_longest() -> None:
+def test_longest_interval_limits_all_others() -> None:
     rare = Intervals(usual_hours=1000, error_hours=1000, longest_hours=100)
     assert hours(rare.after_seen(NOW)) == 100
     assert hours(rare.after_errors(NOW, 3)) == 100

@@ -1,4 +1,4 @@
-"""The paper's groups, its example of fifteen URLs, and its timetable."""
+"""Frequency classes: the paper's fifteen URLs and its timetable."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def changes_of(url: str) -> np.ndarray:
     return hours
 
 
-def test_each_url_of_the_paper_has_its_group() -> None:
+def test_frequency_classes_of_paper_urls() -> None:
     weekly = np.array(list(CHANGES.values())) / WEEKS
     assert dict(zip(CHANGES, names(group(weekly)), strict=True)) == GROUPS
     assert dict(zip(CHANGES, names(six(group(weekly))), strict=True)) == SIX_GROUPS
 
 
-def test_a_visit_in_any_cycle_is_told_in_words() -> None:
+def test_visits_in_any_cycle_have_unique_descriptions() -> None:
     for weeks in FEED_CYCLES[:-1]:
         texts = [times_of(Schedule(weeks, (week * 168 + 132,))) for week in range(weeks)]
         assert len({str(text) for text in texts}) == weeks
@@ -75,7 +75,7 @@ def by_night_of_paper() -> np.ndarray:
     return np.array([url in NIGHTLY for url in CHANGES])
 
 
-def test_the_timetable_of_the_paper() -> None:
+def test_timetable_of_paper() -> None:
     """Put midnight in the row of the day that begins, as in the paper."""
     changes = np.array([changes_of(url) for url in CHANGES])
     groups = six(group(changes.sum(axis=1) / WEEKS))
@@ -94,7 +94,7 @@ def test_the_timetable_of_the_paper() -> None:
     }
 
 
-def test_the_timetable_in_time() -> None:
+def test_visits_of_paper_timetable() -> None:
     """Visit the paper's URLs for four weeks, from the first week of a cycle on."""
     changes = np.array([changes_of(url) for url in CHANGES])
     schedules = timetable(six(group(changes.sum(axis=1) / WEEKS)), by_night_of_paper())
@@ -120,11 +120,11 @@ def test_the_timetable_in_time() -> None:
         (1e6, "G14"),
     ],
 )  # fmt: skip
-def test_halves_go_up(weekly: float, expected: str) -> None:
+def test_halves_round_up(weekly: float, expected: str) -> None:
     assert names(group(np.array([weekly]))) == [expected]
 
 
-def test_six_groups_stand_for_sixteen() -> None:
+def test_six_classes_replace_sixteen() -> None:
     assert names(six(np.arange(16, dtype=np.uint8))) == [
         "4G1", "2G1", "G1", *["G3"] * 3, *["G7"] * 6, *["G14"] * 4,
     ]  # fmt: skip
@@ -141,11 +141,11 @@ def test_any_number_of_visits_has_a_nearest_class(visits: float, expected: str) 
     assert names(nearest_class(np.array([visits]))) == [expected]
 
 
-def test_each_group_is_nearest_to_its_own_visits() -> None:
+def test_class_is_nearest_to_its_own_rate() -> None:
     assert nearest_class(VISITS_OF_CLASSES).tolist() == list(range(16))
 
 
-def test_changes_by_night_are_those_from_18_to_9() -> None:
+def test_night_changes_are_from_18_to_9() -> None:
     after = NOW - WEEK_HOURS + np.array([8, 9, 17, 18, 24 * 6 + 23, 3, 12])
     first = np.array([0, 1, 2, 3, 4, 5, 7])
     past = Histories(np.full(6, NOW - WEEK_HOURS), np.full(6, NOW), first, after, after + 1)
@@ -154,7 +154,7 @@ def test_changes_by_night_are_those_from_18_to_9() -> None:
 
 
 @pytest.mark.parametrize("night", [False, True])
-def test_every_group_is_visited_as_often_as_its_name_says(night: bool) -> None:
+def test_visit_rate_matches_class_name(night: bool) -> None:
     groups = np.arange(16, dtype=np.uint8)
     schedules = timetable(groups, np.full(16, night))
     assert schedules.visits_per_week.tolist() == VISITS_OF_CLASSES.tolist()
@@ -166,7 +166,7 @@ def test_every_group_is_visited_as_often_as_its_name_says(night: bool) -> None:
             assert {slot % 24 for slot in slots} == {12 if night else 0}
 
 
-def test_the_days_of_a_group_are_spread_evenly() -> None:
+def test_days_of_class_are_spread_evenly() -> None:
     schedules = timetable(codes("G2", "G3", "G4", "G5", "G6", "G7"), np.zeros(6, bool))
     for i in range(6):
         days = np.array(schedules[i].slots) // 24
@@ -174,21 +174,21 @@ def test_the_days_of_a_group_are_spread_evenly() -> None:
         assert gaps.max() - gaps.min() <= 1
 
 
-def test_a_timetable_of_no_targets_is_empty() -> None:
+def test_timetable_of_no_targets_is_empty() -> None:
     assert len(timetable(codes(), np.zeros(0, bool))) == 0
 
 
-def test_groups_are_shown_with_days_and_time() -> None:
+def test_classes_are_described_by_days_and_time() -> None:
     table = timetable(np.arange(16, dtype=np.uint8), np.ones(16, bool))
-    shown = {name: times_of(table[code]) for code, name in enumerate(FREQUENCY_CLASSES)}
-    assert shown["4G1"] == [("3rd Sat", "12:00")]
-    assert shown["G4"] == [("Mon,Wed,Fri,Sat", "12:00")]
-    assert shown["G6"] == [("Mon-Sat", "12:00")]
-    assert shown["G9"] == [("Mon,Fri", "00:00"), ("daily", "12:00")]
-    assert shown["G14"] == [("daily", "00:00"), ("daily", "12:00")]
+    descriptions = {name: times_of(table[code]) for code, name in enumerate(FREQUENCY_CLASSES)}
+    assert descriptions["4G1"] == [("3rd Sat", "12:00")]
+    assert descriptions["G4"] == [("Mon,Wed,Fri,Sat", "12:00")]
+    assert descriptions["G6"] == [("Mon-Sat", "12:00")]
+    assert descriptions["G9"] == [("Mon,Fri", "00:00"), ("daily", "12:00")]
+    assert descriptions["G14"] == [("daily", "00:00"), ("daily", "12:00")]
 
 
-def test_any_schedule_is_shown_with_days_and_time() -> None:
+def test_schedules_are_described_by_days_and_time() -> None:
     assert times_of(Schedule()) == []
     assert times_of(Schedule(weeks=3, slots=(9, 168 + 9, 400))) == [
         ("1st and 2nd Mon of 3 weeks", "09:00"), ("3rd Wed of 3 weeks", "16:00"),
@@ -198,7 +198,7 @@ def test_any_schedule_is_shown_with_days_and_time() -> None:
     ]  # fmt: skip
 
 
-def test_the_load_of_the_paper_s_plan_by_right_arithmetic() -> None:
+def test_corrected_load_of_paper_plan() -> None:
     """Check 240 URLs twice a day, 144 daily, 216 three times a week, 480 weekly, and 60 + 60 rarer.
 
     The paper has 644 requests a day, 53.8 % of daily crawling. It counts three visits a week as 7

@@ -1,4 +1,4 @@
-"""Folders of compiled kernels: old versions are removed, the newest stay."""
+"""Cache folders of compiled kernels: only the newest versions are remaining."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schedules.estimation.rates import running
 MODULE = "schedules.estimation.rates"
 
 
-def test_a_new_version_of_a_module_removes_its_oldest_versions(
+def test_new_kernel_version_removes_oldest_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The kernel is in the user's cache, so it is copied into the installation, not compiled.
@@ -33,6 +33,6 @@ def test_a_new_version_of_a_module_removes_its_oldest_versions(
     kernel = compiled(running.py_func)
     kernel(np.zeros(168))
     newest = Path(kernel.stats.cache_path).name
-    kept = {folder.name for folder in installed.glob(f"{MODULE}-*")}
-    assert kept == {newest, *(f"{MODULE}-{age}" for age in range(MAX_VERSIONS - 1))}
+    remaining = {folder.name for folder in installed.glob(f"{MODULE}-*")}
+    assert remaining == {newest, *(f"{MODULE}-{age}" for age in range(MAX_VERSIONS - 1))}
     assert other.is_dir()

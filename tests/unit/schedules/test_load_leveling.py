@@ -1,4 +1,4 @@
-"""Rare visits: spread evenly over the weeks, and never late."""
+"""Leveling of rare visits: even over the weeks, and never late."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def waits(schedules: Schedules, last: Floats) -> Floats:
     return (at[first[:-1]] - last) / WEEK_HOURS
 
 
-def test_weeks_are_filled_evenly() -> None:
+def test_first_weeks_are_even() -> None:
     key = np.random.default_rng(0).integers(0, 2**60, 100).astype(np.uint64)
     assert np.bincount(first_weeks(np.full(100, 4), key)).tolist() == [25] * 4
 
 
-def test_the_fullest_week_counts_all_cycles() -> None:
+def test_fullest_week_counts_all_cycles() -> None:
     assert fullest_week(rare((4, 5), (4, 9), (4, 200), (2, 170), (2, 3))) == 3
     assert fullest_week(rare((24, 5), (12, 9), (8, 7), (6, 4 * 168), (24, 23 * 168))) == 3
     assert fullest_week(Schedules.even(np.full(3, 2.0), np.zeros(3))) == 6
 
 
-def test_all_cycles_begin_again_together_after_the_round() -> None:
+def test_all_cycles_divide_the_round() -> None:
     assert [ROUND_WEEKS % weeks for weeks in FEED_CYCLES] == [0] * len(FEED_CYCLES)
 
 
 @pytest.mark.parametrize("weeks", FEED_CYCLES[:-1])
-def test_a_moved_visit_comes_within_a_cycle_of_the_last_look(weeks: int) -> None:
+def test_moved_visit_is_within_a_cycle_of_last_observation(weeks: int) -> None:
     """Check visits that were drawn for any week of the cycle."""
     n = 40
     some = population(n, UTC, max_hours=np.full(n, weeks * 168.0))
@@ -63,7 +63,7 @@ def test_a_moved_visit_comes_within_a_cycle_of_the_last_look(weeks: int) -> None
     assert in_time(drawn, ~moved, some, last, NOW).same_as(drawn).all()
 
 
-def test_a_visit_that_cannot_wait_for_its_hour_keeps_that_of_the_last() -> None:
+def test_urgent_visit_keeps_hour_of_last_observation() -> None:
     some, last = population(1, UTC), np.array([NOW - 27 * 24.0])
     after = in_time(rare((4, 5 * 24)), np.array([True]), some, last, NOW)
     assert waits(after, last).tolist() == [4]
@@ -73,7 +73,7 @@ def test_a_visit_that_cannot_wait_for_its_hour_keeps_that_of_the_last() -> None:
     assert after.slots % WEEK_HOURS == [5 * 24]
 
 
-def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -> None:
+def test_uneven_weeks_are_balanced_within_waits() -> None:
     some = population(6, UTC)
     last = NOW - np.array([0, 1, 1, 2, 2, 2]) * WEEK_HOURS - 5.0
     next_week = (int(NOW - 96) // WEEK_HOURS + 1) % 4
@@ -83,7 +83,7 @@ def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -
     assert waits(after, last).max() <= 4
 
 
-def test_after_a_long_pause_weeks_are_even_again() -> None:
+def test_weeks_are_balanced_after_a_long_pause() -> None:
     """Visit all targets immediately, because all are overdue."""
     n = 40
     some, last = population(n, UTC), np.full(n, NOW - 6 * WEEK_HOURS)
@@ -113,15 +113,13 @@ def weekly(budget: float, weeks: int, zone: str) -> tuple[list[int], Floats]:
 
 @pytest.mark.parametrize("budget", [4.0, 6.0, 12.0])
 @pytest.mark.parametrize("zone", ["UTC", str(ZONES[3])])
-def test_no_week_spends_more_than_the_budget_and_nobody_is_passed_over(
-    budget: float, zone: str
-) -> None:
+def test_weekly_budget_and_longest_wait_hold(budget: float, zone: str) -> None:
     counts, longest = weekly(budget, 10, zone)
     assert max(counts) <= 7 * budget
     assert longest.max() <= 5
 
 
-def test_those_never_seen_are_no_hurry() -> None:
+def test_unvisited_targets_are_not_urgent() -> None:
     some, none = population(8, UTC), never(8)
     drawn = rare(*((4, 168 * (i % 4) + 9) for i in range(8)))
     assert in_time(drawn, np.full(8, True), some, none.until, NOW).same_as(drawn).all()

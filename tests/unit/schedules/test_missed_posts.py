@@ -26,17 +26,17 @@ def summed(mean: float, batch: float, window: int) -> float:
 
 
 @given(MEANS, BATCHES, WINDOWS)
-def test_lost_posts_are_those_of_the_sum(mean: float, batch: float, window: int) -> None:
+def test_missed_posts_match_summed_distribution(mean: float, batch: float, window: int) -> None:
     lost, wait = expected(mean, batch, window)
     assert lost == pytest.approx(summed(mean, batch, window), rel=1e-4, abs=1e-6)
     assert 0 <= wait <= 1
 
 
-def test_chances_too_small_for_a_number_do_not_spoil_the_sum() -> None:
+def test_underflowing_probabilities_do_not_distort_the_sum() -> None:
     assert expected(3000.0, 0.0, 2990)[0] == pytest.approx(summed(3000.0, 0.0, 2990), rel=1e-6)
 
 
-def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_lost() -> None:
+def test_rare_posts_wait_half_an_interval_and_are_not_missed() -> None:
     assert expected(0.0, 3.0, 5) == (0.0, 1.0)
     lost, wait = expected(1e-6, 0.0, 5)
     assert lost == pytest.approx(0, abs=1e-9)
@@ -47,7 +47,7 @@ def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_l
 # Between the first two points of the table, where batches are longer than the feed.
 @example(mean=0.01, batch=6.0, window=1)
 @example(mean=1e-7, batch=12.0, window=1)
-def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -> None:
+def test_table_approximates_exact_values(mean: float, batch: float, window: int) -> None:
     t = table(500.0, batch, window)
     lost, wait = looked_up(t.lost, t.wait, t.top, mean)
     exact, share = expected(mean, batch, window)
@@ -57,13 +57,13 @@ def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -
 
 @pytest.mark.parametrize("batch", [0.0, 0.5, 6.0, 12.0])
 @pytest.mark.parametrize("window", [1, 3, 20])
-def test_the_wait_of_few_posts_does_not_depend_on_how_few(batch: float, window: int) -> None:
+def test_wait_converges_for_few_posts(batch: float, window: int) -> None:
     shares = [expected(mean, batch, window)[1] for mean in (1e-3, 1e-6, 1e-9)]
     assert shares == pytest.approx([shares[0]] * 3, abs=2e-3)
 
 
 @given(BATCHES, WINDOWS, MEANS, MEANS)
-def test_more_posts_never_lose_less(batch: float, window: int, one: float, other: float) -> None:
+def test_missed_posts_grow_with_posts(batch: float, window: int, one: float, other: float) -> None:
     t = table(500.0, batch, window)
     low, high = sorted((one, other))
     assert looked_up(t.lost, t.wait, t.top, low)[0] <= (

@@ -15,13 +15,13 @@ def changes_of(history: History) -> list[tuple[int, int, int]]:
     return [tuple(record) for record in np.frombuffer(history.changes, CHANGE).tolist()]
 
 
-def test_a_look_that_finds_a_change_knows_the_look_before() -> None:
+def test_change_record_starts_at_previous_observation() -> None:
     past = History.begin(100).seen(160, changed=False).seen(220, changed=True, said=190)
     assert past == History(100, 220, past.changes)
     assert changes_of(past) == [(160, 220, 190)]
 
 
-def test_changes_within_a_minute_of_the_last_look_are_one_change() -> None:
+def test_changes_within_a_minute_are_merged() -> None:
     first = History.begin(100).seen(100, changed=True)
     assert (first.since, first.until, changes_of(first)) == (99, 100, [(99, 100, 0)])
     assert first.seen(100, changed=True) == first
@@ -33,13 +33,13 @@ def test_changes_within_a_minute_of_the_last_look_are_one_change() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 99, 100])
-def test_a_look_that_is_not_later_tells_nothing(at: int) -> None:
+def test_observation_that_is_not_later_is_ignored(at: int) -> None:
     past = History.begin(40).seen(100, changed=True)
     assert past.seen(at, changed=True) == past
     assert past.seen(at, changed=False) == past
 
 
-def test_old_changes_leave_with_the_span_they_stood_in() -> None:
+def test_oldest_changes_are_dropped_with_their_span() -> None:
     past = History.begin(0)
     for at in range(1, MAX_CHANGES + 11):
         past = past.seen(at, changed=True)
@@ -53,7 +53,7 @@ def test_old_changes_leave_with_the_span_they_stood_in() -> None:
     assert past.since == changes_of(past)[0][0] == 20
 
 
-def test_some_of_many_histories() -> None:
+def test_selection_of_histories() -> None:
     many = Histories(
         np.array([1.0, 2.0, 3.0]), np.array([9.0, 9.0, 9.0]), np.array([0, 2, 2, 3]),
         np.array([1.0, 4.0, 5.0]), np.array([2.0, 5.0, 6.0]),
@@ -70,7 +70,7 @@ def times(*rows: list[float]) -> Times:
     return Times(first, np.array([at for row in rows for at in row], float))
 
 
-def test_a_visit_sees_that_something_changed_not_when_or_how_often() -> None:
+def test_visits_record_spans_of_changes() -> None:
     past = seen(never(2), times([10, 20, 30], []), times([5, 12, 13, 30], [15]))
     assert past.since[0] == 10
     assert past.until[0] == 30
@@ -78,7 +78,7 @@ def test_a_visit_sees_that_something_changed_not_when_or_how_often() -> None:
     assert list(zip(past.after, past.by, strict=True)) == [(10, 20), (20, 30)]
 
 
-def test_a_history_goes_on_where_it_was() -> None:
+def test_history_can_be_extended_in_parts() -> None:
     happened = times([12, 25], [3])
     whole = seen(never(2), times([10, 20, 30], [1, 5]), happened)
     first = seen(never(2), times([10], []), happened)
@@ -87,7 +87,7 @@ def test_a_history_goes_on_where_it_was() -> None:
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
 
 
-def test_polls_are_on_one_grid_with_both_ends() -> None:
+def test_polls_form_a_grid_with_both_ends() -> None:
     grid = polls(2, 100.0, 101.0, 1 / 3)
     np.testing.assert_allclose(grid.at, [100, 100 + 1 / 3, 100 + 2 / 3, 101] * 2)
     assert grid.first.tolist() == [0, 4, 8]
@@ -97,7 +97,7 @@ MINUTES = st.lists(st.integers(0, 300), max_size=12, unique=True).map(sorted)
 
 
 @given(st.lists(st.tuples(MINUTES, MINUTES), min_size=1, max_size=4))
-def test_visits_see_what_looking_one_by_one_sees(rows: list[tuple[list[int], list[int]]]) -> None:
+def test_visits_match_single_observations(rows: list[tuple[list[int], list[int]]]) -> None:
     visits, changes = (times(*([at / 60 for at in row[k]] for row in rows)) for k in (0, 1))
     past = seen(never(len(rows)), visits, changes)
     for i, (visited, happened) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Cells on one server: the results of each policy under overload."""
+"""Results of each dispatch policy for the cells of one overloaded server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def never(n: int) -> Times:
     return Times(np.zeros(n + 1, np.int64), np.empty(0))
 
 
-def test_one_cell_by_hand() -> None:
+def test_one_cell_computed_by_hand() -> None:
     # Requests at 5, 15, 25, 35; a refresh takes 12. Refreshes start at 5, 17 (for 15), 29 (for 25).
     cells = Cells(np.array([10.0]), np.array([12.0]), np.array([10.0]))
     changes = Times(np.array([0, 3]), np.array([4.0, 16.0, 20.0]))
@@ -47,21 +47,21 @@ def test_one_cell_by_hand() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_without_overload_all_are_served(policy: str) -> None:
+def test_all_requests_are_served_without_overload(policy: str) -> None:
     played = day(of_the_paper(0.3), policy)
     # The last requests may arrive too late to start before the end.
     assert (played.requested.sum(1) - played.refreshed.sum(1) <= 1).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_server_is_never_idle_and_never_does_two_things(policy: str) -> None:
+def test_server_runs_one_refresh_at_a_time_without_idling(policy: str) -> None:
     cells = of_the_paper(2)
     played = day(cells, policy)
     work = float((played.refreshed.sum(1) * cells.cost).sum())
     assert DAY * 0.995 <= work <= DAY + cells.cost.max()
 
 
-def test_a_little_overload_of_equal_costs() -> None:
+def test_slight_overload_with_equal_costs() -> None:
     cells = of_the_paper(1.05, equal_costs=True)
     assert cells.expected == pytest.approx(np.full(100, 1 / 1.05))
     ratios = {policy: by_group(day(cells, policy).ratio) for policy in POLICIES}
@@ -74,14 +74,14 @@ def test_a_little_overload_of_equal_costs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: int) -> None:
+def test_value_policy_is_freshest_above_minimum_at_load_two(seed: int) -> None:
     cells = of_the_paper(2)
     played = {policy: day(cells, policy, seed) for policy in POLICIES}
     fresh = {policy: float(result.fresh.mean()) for policy, result in played.items()}
     least = FLOOR_SHARE / 2 - TOLERANCE
     assert played["value"].ratio.min() >= least
-    keepers = {policy for policy, result in played.items() if result.ratio.min() >= least}
-    assert fresh["value"] == max(fresh[policy] for policy in keepers | {"expected-ratio"})
+    above_minimum = {policy for policy, result in played.items() if result.ratio.min() >= least}
+    assert fresh["value"] == max(fresh[policy] for policy in above_minimum | {"expected-ratio"})
     assert played["expected-ratio"].ratio.min() < least
 
 
@@ -99,7 +99,7 @@ def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: i
 # Three cells that change so often that a visit has little value compared with the others.
 @example([(1200.0, 9.0, 0.2)] * 3 + [(1200.0, 1.0, 5.0)] * 9, 3.0, 0)
 @settings(max_examples=10)
-def test_nobody_falls_far_below_the_floor(
+def test_no_cell_falls_far_below_the_minimum(
     rows: list[tuple[float, float, float]], load: float, seed: int
 ) -> None:
     """Apply the minimum to all requests but the newest, and restore it once the server is free.
@@ -119,7 +119,7 @@ def test_nobody_falls_far_below_the_floor(
     assert (refreshed >= floor * (requested - 3) - TOLERANCE * requested).all()
 
 
-def test_the_floor_is_kept_in_the_long_run() -> None:
+def test_minimum_holds_in_the_long_run() -> None:
     period = np.array([12467.0, 6907.0, 10615.0])
     cells = Cells(period, np.full(3, 1.5 / (1 / period).sum()), period * [3, 5, 4])
     course = Course.drawn(cells, 100 * DAY, np.random.default_rng(24))
@@ -128,13 +128,13 @@ def test_the_floor_is_kept_in_the_long_run() -> None:
 
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
 @settings(max_examples=10)
-def test_a_refresh_serves_one_request(policy: str, seed: int) -> None:
+def test_refresh_serves_one_request(policy: str, seed: int) -> None:
     played = day(of_the_paper(3), policy, seed)
     assert (played.refreshed <= played.requested).all()
     assert ((played.fresh >= 0) & (played.fresh <= 1)).all()
 
 
-def test_what_never_changes_is_always_fresh() -> None:
+def test_unchanging_cells_stay_fresh() -> None:
     cells = of_the_paper(2)
     course = Course(DAY, never(100), np.full(100, 60.0))
     assert play(cells, course, "round-robin").fresh == pytest.approx(np.ones(100))

@@ -1,4 +1,4 @@
-"""Rule-based policies: groups as in the paper, even intervals with a dead band, and adaptive."""
+"""Rule-based policies: frequency classes, even intervals with a dead band, and adaptive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedules.intervals import next_interval
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
-# Changes in three weeks, whether they are at night, and the group in the paper's table.
+# Changes in three weeks, whether they are at night, and the class in the paper's table.
 PAPER = {
     "u1": (14, False, "G5"), "u5": (10, False, "G3"), "u3": (10, False, "G3"),
     "u2": (8, False, "G3"), "u4": (7, False, "G2"), "u11": (7, False, "G2"),
@@ -27,7 +27,7 @@ PAPER = {
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Seoul", "Asia/Kolkata", "America/New_York"])
-def test_the_paper_s_groups_from_pasts(zone: str) -> None:
+def test_paper_classes_from_histories(zone: str) -> None:
     """Poll every 20 minutes for three weeks; changes are at 11:30 or 22:30 by the site's clock."""
     some = population(len(PAPER), (ZoneInfo(zone),))
     ahead = {"UTC": 0, "Asia/Seoul": 9, "Asia/Kolkata": 5.5, "America/New_York": -4}[zone]
@@ -37,24 +37,24 @@ def test_the_paper_s_groups_from_pasts(zone: str) -> None:
         rows.append(days + (22.5 if night else 11.5) - ahead)
     first = np.cumsum([0, *(len(row) for row in rows)])
     past = watched(some, Times(first, np.concatenate(rows)), 1 / 3, 3)
-    made = grouped(some, past, six=False)
-    groups = [FREQUENCY_CLASSES[code] for code in nearest_class(made.visits_per_week)]
+    result = grouped(some, past, six=False)
+    groups = [FREQUENCY_CLASSES[code] for code in nearest_class(result.visits_per_week)]
     assert dict(zip(PAPER, groups, strict=True)) == {url: row[2] for url, row in PAPER.items()}
     assert by_night(some, past).tolist() == [night for _, night, _ in PAPER.values()]
-    assert [slot for i in range(7, 13) for slot in made[i].slots] == [5 * 24 + 12] * 6
+    assert [slot for i in range(7, 13) for slot in result[i].slots] == [5 * 24 + 12] * 6
     six = grouped(some, past, six=True)
     assert six[0].visits_per_week == 7
     assert six[4].visits_per_week == 3
 
 
-def test_groups_spend_what_they_spend() -> None:
+def test_groups_policy_ignores_the_budget() -> None:
     some = population(60)
     past = watched(some, changes(some, rates(60)), every=2)
     one, other = (plan(some, past, Terms("groups", b), NOW) for b in (1.0, 1000.0))
     assert one.schedules.same_as(other.schedules).all()
 
 
-def test_an_even_interval_stays_as_long_as_it_hardly_changes() -> None:
+def test_small_budget_changes_keep_even_intervals() -> None:
     n = 80
     some = population(n)
     past = watched(some, changes(some, rates(n)), every=4)
@@ -68,15 +68,15 @@ def test_an_even_interval_stays_as_long_as_it_hardly_changes() -> None:
     assert generous.requests_per_day == pytest.approx(250, rel=1e-6)
 
 
-def test_even_visits_are_spread_in_time() -> None:
+def test_even_visits_have_spread_phases() -> None:
     some = population(400)
-    made = plan(some, watched(some, changes(some, rates(400))), Terms("uniform", 400.0), NOW)
-    phase = made.schedules.phase_hours / made.schedules.every_hours
+    result = plan(some, watched(some, changes(some, rates(400))), Terms("uniform", 400.0), NOW)
+    phase = result.schedules.phase_hours / result.schedules.every_hours
     assert 0 <= phase.min() <= phase.max() < 1
     assert np.histogram(phase, 4)[0].min() > 70
 
 
-def test_the_adaptive_interval() -> None:
+def test_adaptive_interval() -> None:
     assert next_interval(24, 0, 0, changed=True) == 12
     assert next_interval(24, 0, 0, changed=False) == pytest.approx(28.8)
     assert next_interval(24, 20, 672, changed=True) == 20
@@ -87,53 +87,53 @@ def test_the_adaptive_interval() -> None:
     assert every == pytest.approx(1 / 60)
 
 
-def test_adaptive_begins_daily_and_goes_on_as_it_is() -> None:
+def test_adaptive_starts_daily_and_keeps_intervals() -> None:
     some = population(10)
     past = watched(some, changes(some, rates(10)))
-    made = plan(some, past, Terms("adaptive", 1.0), NOW)
-    assert set(made.schedules.every_hours) == {24.0}
+    result = plan(some, past, Terms("adaptive", 1.0), NOW)
+    assert set(result.schedules.every_hours) == {24.0}
     present = Schedules.even(np.linspace(1, 14, 10), np.zeros(10))
     again = plan(some, past, Terms("adaptive", 1.0), NOW, present)
     assert not again.updated.any()
 
 
-def test_the_outlook_of_even_and_of_slotted_visits_agree() -> None:
+def test_outlooks_of_even_and_slotted_visits_agree() -> None:
     """Compare hourly slots of an even profile with the formula for even intervals."""
     n = 30
     some = population(n, (ZoneInfo("UTC"),))
-    believed = estimate(some, watched(some, Times(np.zeros(n + 1, int), np.empty(0)), every=12))
+    estimated = estimate(some, watched(some, Times(np.zeros(n + 1, int), np.empty(0)), every=12))
     slotted = Schedules(
         np.ones(n, np.uint8), np.arange(n + 1) * 7,
         np.tile(np.arange(7) * 24, n).astype(np.uint16), np.zeros(n), np.zeros(n),
     )  # fmt: skip
-    even = outlook(believed, Schedules.even(np.full(n, 7.0), np.zeros(n)))
-    slotted_outlook = outlook(believed, slotted)
+    even = outlook(estimated, Schedules.even(np.full(n, 7.0), np.zeros(n)))
+    slotted_outlook = outlook(estimated, slotted)
     np.testing.assert_allclose(slotted_outlook.stale, even.stale, rtol=1e-4)
     np.testing.assert_allclose(slotted_outlook.age_days, even.age_days, rtol=1e-3)
 
 
-def test_a_target_without_visits_is_stale_for_ever() -> None:
+def test_target_without_visits_stays_stale() -> None:
     some = population(3, ZONES[:1])
     seen = outlook(estimate(some, watched(some, changes(some, rates(3)))), Schedules.none(3))
     assert seen.stale.tolist() == [1, 1, 1]
     assert np.isinf(seen.age_days).all()
 
 
-def test_the_outlook_is_what_comes_true() -> None:
-    """Score other weeks, which are staler because several changes a day are learned as one."""
+def test_outlook_predicts_simulated_staleness() -> None:
+    """Score other weeks, which are staler because several changes a day are counted as one."""
     n, rng = 200, np.random.default_rng(3)
     some = population(n, (ZoneInfo("UTC"),))
     true = rng.gamma(2.0, 1.5, n) + 0.1
     past = watched(some, changes(some, true, OFFICE, 25), 1, 25)
-    made = plan(some, past, Terms(budget_per_day=1.0 * n), NOW)
+    result = plan(some, past, Terms(budget_per_day=1.0 * n), NOW)
     happened = changes(some, true, OFFICE, 25, seed=9)
     stale = [
         stale_share(
             schedule, happened.at[happened.first[i] : happened.first[i + 1]] - NOW + 25 * 168
         )
-        for i, schedule in enumerate(all_of(made.schedules))
+        for i, schedule in enumerate(all_of(result.schedules))
     ]
-    assert np.mean(stale) * 0.75 < made.stale.mean() < np.mean(stale) * 1.05
+    assert np.mean(stale) * 0.75 < result.stale.mean() < np.mean(stale) * 1.05
 
 
 def stale_share(schedule: Schedule, at: np.ndarray, weeks: int = 25) -> float:

@@ -1,4 +1,4 @@
-"""Dates stated by pages: trusted after they proved right, and used to the minute."""
+"""Dates stated by pages: how they become trusted, and their use in histories."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ def days(n: int, stated: float) -> list[tuple[float, float, float]]:
         (10.0, True), (0.0, True), (24 - 3 * MINUTE, True), (24 - MINUTE, False), (24.0, False),
         (25.0, False), (-1.0, False), (NAN, False),
     ],
-    ids=["between", "at the look before", "just before", "a minute before the visit", "at it",
-         "later", "before the look before", "nothing"],
+    ids=["between", "at previous visit", "just before", "a minute before the visit", "at the visit",
+         "later", "before previous visit", "none"],
 )  # fmt: skip
-def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
-    stated: float, expected: bool
-) -> None:
+def test_date_is_right_if_between_two_visits(stated: float, expected: bool) -> None:
     assert right(*visits((0, 24, stated))).tolist() == [expected]
 
 
@@ -53,23 +51,23 @@ def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
         (days(20, 5), 3, False),
     ],
     ids=["enough", "too few", "undated", "nine of ten", "less than nine of ten",
-         "the time of asking", "two false_dates", "three false_dates"],
+         "time of request", "two false dates", "three false dates"],
 )  # fmt: skip
-def test_dates_are_believed_when_they_have_proved_right(
+def test_dates_are_trusted_after_enough_correct_ones(
     changes: list[tuple[float, float, float]], false_dates: int, expected: bool
 ) -> None:
     trusted = DateCounts.of(*visits(*changes), np.array([false_dates]), np.array([0]), 1).reliable()
     assert trusted.tolist() == [expected]
 
 
-def test_sites_are_judged_apart() -> None:
+def test_sites_are_judged_separately() -> None:
     histories, stated = visits(*days(20, 5), *days(20, 24), targets=2)
     nothing, site = np.zeros(2, np.int64), np.array([1, 0])
     counts = DateCounts.of(histories, stated, nothing, site, 3)
     assert counts.reliable().tolist() == [False, True, False]
 
 
-def test_a_believed_change_happened_in_the_minute_it_says() -> None:
+def test_trusted_date_narrows_change_to_a_minute() -> None:
     histories, stated = visits((0, 24, 10), (24, 48, NAN), (48, 72, 72))
     exact = timed(histories, stated, np.array([True]))
     assert exact.after.tolist() == [10, 24, 48]
@@ -77,17 +75,17 @@ def test_a_believed_change_happened_in_the_minute_it_says() -> None:
     assert (exact.since, exact.until) == (histories.since, histories.until)
 
 
-def test_a_date_that_is_not_believed_is_not_used() -> None:
+def test_untrusted_date_is_ignored() -> None:
     histories, stated = visits((0, 24, 10), (0, 24, 10), targets=2)
     assert timed(histories, stated, np.array([False, True])).by.tolist() == [24, 10 + MINUTE]
 
 
-def test_in_a_longer_gap_the_last_change_does_not_pass_for_the_only_one() -> None:
+def test_date_is_not_used_in_a_long_gap() -> None:
     histories, stated = visits((0, 168, 160))
     assert timed(histories, stated, np.array([True])).after.tolist() == [0]
 
 
-def test_no_changes_at_all() -> None:
+def test_no_changes_give_no_reliable_dates() -> None:
     histories, stated = visits(targets=2)
     assert timed(histories, stated, np.array([True, True])).by.tolist() == []
     counts = DateCounts.of(histories, stated, np.zeros(2, np.int64), np.array([0, 0]), 1)

@@ -1,4 +1,4 @@
-"""Sampling phases: samples of pages are proportional, stable, rotated, and spread over the grid."""
+"""Sampling phases: proportional and stable samples, their rotation, and poll times."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def pages(sizes: list[int], seed: int = 1) -> tuple[Keys, np.ndarray]:
         (7, 4),
     ],
 )  # fmt: skip
-def test_polls_of_a_page_on_a_day(every_hours: float, polls: int) -> None:
+def test_polls_per_day(every_hours: float, polls: int) -> None:
     assert polls_per_day(every_hours) == polls
 
 
 @pytest.mark.parametrize(("budget", "pages"), [(71.9, 0), (72, 1), (143, 1), (720, 10), (1000, 13)])
-def test_the_budget_says_how_many_pages_are_polled_at_a_time(budget: float, pages: int) -> None:
+def test_budget_limits_pages_polled_concurrently(budget: float, pages: int) -> None:
     assert pages_at_once(budget, 20 * MINUTE) == pages
 
 
-def test_a_sample_has_each_stratum_in_proportion_and_one_at_least() -> None:
+def test_sample_has_proportional_strata_with_minimum_one() -> None:
     key, stratum = pages([600, 300, 97, 3])
     joined = stratum[joining_order(key, stratum)]
     assert np.bincount(joined[:4]).tolist() == [1, 1, 1, 1]
@@ -52,13 +52,13 @@ def test_a_sample_has_each_stratum_in_proportion_and_one_at_least() -> None:
     assert np.bincount(joined).tolist() == [600, 300, 97, 3]
 
 
-def test_where_not_all_strata_have_room_the_largest_have_it() -> None:
+def test_small_sample_takes_largest_strata() -> None:
     key, stratum = pages([5, 50, 20])
     assert stratum[joining_order(key, stratum)][:2].tolist() == [1, 2]
 
 
 @given(SIZES, st.integers(0, 99))
-def test_who_is_in_a_sample_depends_on_the_pages_alone(sizes: list[int], seed: int) -> None:
+def test_sample_does_not_depend_on_order(sizes: list[int], seed: int) -> None:
     key, stratum = pages(sizes, seed)
     shuffled = np.random.default_rng(seed + 1).permutation(len(key))
     again = joining_order(key[shuffled], stratum[shuffled])
@@ -79,7 +79,7 @@ def test_shares_are_fair(sizes: list[int], data: st.DataObject) -> None:
 
 
 @given(SIZES, st.integers(1, 50))
-def test_turns_are_even_and_each_is_a_sample_of_its_own(sizes: list[int], at_once: int) -> None:
+def test_rotations_are_even_samples(sizes: list[int], at_once: int) -> None:
     key, stratum = pages(sizes)
     turn = rotations_of(key, stratum, at_once)
     size = np.bincount(turn)
@@ -91,7 +91,7 @@ def test_turns_are_even_and_each_is_a_sample_of_its_own(sizes: list[int], at_onc
 
 
 @given(SIZES, st.integers(1, 50), st.floats(MINUTE, 24))
-def test_phases_spread_each_turn_over_the_grid(
+def test_phases_spread_each_rotation_evenly(
     sizes: list[int], at_once: int, every_hours: float
 ) -> None:
     key, stratum = pages(sizes)
@@ -102,7 +102,7 @@ def test_phases_spread_each_turn_over_the_grid(
         assert own == pytest.approx(every_hours * np.arange(len(own)) / len(own))
 
 
-def test_no_pages_are_no_trouble() -> None:
+def test_no_pages_give_empty_samples() -> None:
     key, stratum = np.empty(0, np.uint64), np.empty(0, np.int64)
     assert len(joining_order(key, stratum)) == 0
     turn = rotations_of(key, stratum, 3)

@@ -1,4 +1,4 @@
-"""The silence alarm: hand-computed scores, its laws, and its rate of false alarms."""
+"""The silence alarm: hand-computed scores, invariants, and the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def random_gaps(rng: np.random.Generator, shape: float) -> list[float]:
     return [float(each) for each in at[at < WEEKS * WEEK_HOURS - 1]]
 
 
-def test_the_threshold_of_the_exact_model_is_the_logarithm_of_the_rate() -> None:
+def test_threshold_of_exact_model_is_log_of_rate() -> None:
     exact = Calibration(start=2.0, rate=float(np.exp(-2)), excess=1.0)
     assert exact.threshold(0.001) == pytest.approx(6.9078, abs=1e-4)
     # A gap of two weeks at that score: twice the rate per week.
@@ -48,8 +48,8 @@ def test_the_threshold_of_the_exact_model_is_the_logarithm_of_the_rate() -> None
     assert chance[0] == pytest.approx(0.002, rel=1e-3)
 
 
-def test_heavy_tails_of_past_gaps_raise_the_threshold() -> None:
-    # 20 of 100 scores above 2, on average by 4: (80 + 15) / 25 = 3.8. Rate: 21 in 1,001 weeks.
+def test_heavy_tails_of_past_gaps_raise_threshold() -> None:
+    # 20 of 100 scores exceed 2, on average by 4: (80 + 15) / 25 = 3.8. Rate: 21 in 1,001 weeks.
     scores = np.concatenate([np.full(20, 6.0), np.full(80, 2.0)])
     tail = fit_tail(scores, weeks=1000.0, false_per_week=0.001)
     assert tail == pytest.approx(Calibration(2.0, 21 / 1001, 3.8))
@@ -57,20 +57,20 @@ def test_heavy_tails_of_past_gaps_raise_the_threshold() -> None:
     assert tail.threshold(0.0001) > tail.threshold(0.001)
 
 
-def test_only_as_many_scores_of_a_site_count_as_it_has_alarms() -> None:
+def test_site_contributes_as_many_scores_as_alarms() -> None:
     score = np.array([1.0, 9.0, 7.0, 8.0, 5.0])
     at = np.array([0.0, 10.0, 20.0, 30.0, 700.0])  # the last one is in the next four weeks
-    kept = alarms_of_sites(score, at, np.zeros(5, np.int64), np.array([2]))
-    assert sorted(kept.tolist()) == [5.0, 8.0, 9.0]
+    site_scores = alarms_of_sites(score, at, np.zeros(5, np.int64), np.array([2]))
+    assert sorted(site_scores.tolist()) == [5.0, 8.0, 9.0]
     empty = np.empty(0)
     assert len(alarms_of_sites(empty, empty, np.empty(0, np.int64), np.array([2]))) == 0
 
 
-def test_a_site_is_silent_from_three_and_two_percent_of_its_targets() -> None:
+def test_site_alarm_needs_three_targets_and_2_percent() -> None:
     assert shared_from(np.array([0, 100, 1000])).tolist() == [3, 3, 20]
 
 
-def test_a_daily_page_that_stops_is_found_within_days_and_a_bursty_one_is_not() -> None:
+def test_stopped_regular_page_is_found_but_not_a_bursty_one() -> None:
     n, stop = 60, WEEKS * WEEK_HOURS - 5 * 24
     rng = np.random.default_rng(3)
     regular = [[float(hour) for hour in range(i % 24, stop, 48)] for i in range(n)]
@@ -83,7 +83,7 @@ def test_a_daily_page_that_stops_is_found_within_days_and_a_bursty_one_is_not() 
         assert (found.chance[found.silent] < 0.01).all()
 
 
-def test_a_longer_silence_has_a_higher_score_and_few_changes_are_not_rated() -> None:
+def test_score_grows_with_silence_but_few_changes_are_not_rated() -> None:
     changes = [[100.0, 180.0, 260.0, 340.0], [100.0, 180.0], []]
     population, mixtures = population_of(3), uniform_mixtures(1)
     scores = []
@@ -98,7 +98,7 @@ def test_a_longer_silence_has_a_higher_score_and_few_changes_are_not_rated() -> 
     assert scores[1] < scores[2] < scores[3]
 
 
-def test_time_without_observations_is_no_silence() -> None:
+def test_time_without_observations_is_not_silence() -> None:
     changes = [[float(hour) for hour in range(0, 600, 48)]]
     past = histories_of(changes, START + 601)
     population = population_of(1)
@@ -107,12 +107,12 @@ def test_time_without_observations_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize("shape", [0.5, 1.0, 4.0])
-def test_the_number_of_false_alarms_is_as_chosen(shape: float) -> None:
+def test_false_alarms_stay_within_chosen_rate(shape: float) -> None:
     n, allowed = 400, 4.0
     rng = np.random.default_rng(17)
     changes = [random_gaps(rng, shape) for _ in range(n)]
     population, false = population_of(n, sites=n), 0
-    known: set[tuple[int, float]] = set()
+    reported_gaps: set[tuple[int, float]] = set()
     for day in range(6 * 7, WEEKS * 7, 3):
         until = START + 24.0 * day
         seen = [[at for at in each if START + np.ceil(at) <= until] for each in changes]
@@ -120,7 +120,7 @@ def test_the_number_of_false_alarms_is_as_chosen(shape: float) -> None:
         found = silence.silences(population, past, uniform_mixtures(n), allowed, combined=False)
         for row in np.flatnonzero(found.silent):
             gap = (int(row), float(found.ratings.since[row]))
-            false += gap not in known
-            known.add(gap)
+            false += gap not in reported_gaps
+            reported_gaps.add(gap)
     # In six weeks, 24 on average: three standard deviations above.
     assert false <= 24 + 3 * 24**0.5

@@ -77,7 +77,7 @@ def owners(visits: Times) -> Floats:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_polls_see_what_looks_at_each_of_them_would_see(seed: int) -> None:
+def test_polled_histories_match_single_observations(seed: int) -> None:
     world = lively(12, seed)
     random = np.random.default_rng(seed)
     world = replace(
@@ -92,7 +92,7 @@ def test_polls_see_what_looks_at_each_of_them_would_see(seed: int) -> None:
         assert getattr(observed, name) == pytest.approx(getattr(expected, name), nan_ok=True), name
 
 
-def test_a_change_at_a_poll_is_seen_by_it() -> None:
+def test_poll_observes_change_at_same_time() -> None:
     world = world_of([[-1.0, -1 / 3, -1e-9, 0.0]])
     observed = polled(world, SPAN.start, SPAN.split)
     assert observed.by - MONDAY == pytest.approx([-1, -1 / 3, 0])
@@ -104,7 +104,7 @@ def test_a_change_at_a_poll_is_seen_by_it() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("closed_loop", [False, True], ids=["open", "closed"])
-def test_what_is_still_to_come_moves_no_visit(policy: str, closed_loop: bool) -> None:
+def test_future_changes_do_not_affect_visits(policy: str, closed_loop: bool) -> None:
     world = lively()
     until = MONDAY + WEEK
     past = world.changes.at <= until
@@ -118,7 +118,7 @@ def test_what_is_still_to_come_moves_no_visit(policy: str, closed_loop: bool) ->
     assert len(before[0]) > 50
 
 
-def test_visits_decide_what_comes_after_them() -> None:
+def test_closed_loop_visits_follow_observed_changes() -> None:
     world = lively()
     still = replace(world, changes=Times(np.zeros(31, np.int64), np.empty(0)))
     counts = [
@@ -130,7 +130,7 @@ def test_visits_decide_what_comes_after_them() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_order_of_the_targets_does_not_matter(policy: str) -> None:
+def test_simulation_does_not_depend_on_target_order(policy: str) -> None:
     world, order = lively(), np.random.default_rng(1).permutation(30)
     pieces = [world.changes.at[world.changes.first[i] : world.changes.first[i + 1]] for i in order]
     other = replace(
@@ -148,7 +148,7 @@ def test_the_order_of_the_targets_does_not_matter(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_in_an_open_loop_visits_are_from_the_split_to_the_end(policy: str) -> None:
+def test_open_loop_visits_lie_between_split_and_end(policy: str) -> None:
     visits = simulate(lively(), Terms(policy, 20), SPAN)
     assert visits.at.min() >= SPAN.split
     assert visits.at.max() <= SPAN.stop
@@ -157,7 +157,7 @@ def test_in_an_open_loop_visits_are_from_the_split_to_the_end(policy: str) -> No
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "adaptive"])
-def test_a_closed_loop_begins_with_a_week_of_daily_visits(policy: str) -> None:
+def test_closed_loop_starts_with_a_week_of_daily_visits(policy: str) -> None:
     visits = simulate(lively(), Terms(policy, 20, daily_cap=25), SPAN, closed_loop=True)
     for i in range(30):
         week = visits_of(visits, i) + 3 * WEEK
@@ -168,7 +168,7 @@ def test_a_closed_loop_begins_with_a_week_of_daily_visits(policy: str) -> None:
     assert hours.min() > 0
 
 
-def test_groups_of_an_open_loop_stay_as_the_polls_made_them() -> None:
+def test_open_loop_classes_do_not_change() -> None:
     world = lively()
     shifted = Span(SPAN.start, SPAN.split, SPAN.split + 8 * WEEK)
     visits = simulate(world, Terms("groups"), shifted)
@@ -178,24 +178,24 @@ def test_groups_of_an_open_loop_stay_as_the_polls_made_them() -> None:
         assert (late - 4 * WEEK).tolist() == early.tolist()
 
 
-def test_adaptive_intervals_halve_after_a_change_and_grow_by_a_fifth_after_none() -> None:
+def test_adaptive_intervals_halve_or_grow_by_a_fifth() -> None:
     visits = visits_of(simulate(world_of([[]]), Terms("adaptive"), SPAN), 0)
     gaps = np.diff(visits)
     assert gaps[0] == pytest.approx(24 * 1.2)
     assert gaps[1:] / gaps[:-1] == pytest.approx([1.2] * (len(gaps) - 1))
-    restless = world_of([[hour / 2 for hour in range(-1000, 1300)]])
-    gaps = np.diff(visits_of(simulate(restless, Terms("adaptive"), SPAN), 0))
+    frequently_changing = world_of([[hour / 2 for hour in range(-1000, 1300)]])
+    gaps = np.diff(visits_of(simulate(frequently_changing, Terms("adaptive"), SPAN), 0))
     assert gaps[:6] == pytest.approx([12, 6, 3, 1.5, 1, 1])
 
 
-def test_adaptive_intervals_are_four_weeks_at_most() -> None:
+def test_adaptive_intervals_are_at_most_four_weeks() -> None:
     long = Span(SPAN.start, SPAN.split, SPAN.split + 50 * WEEK)
     gaps = np.diff(visits_of(simulate(world_of([[]]), Terms("adaptive"), long), 0))
     assert gaps.max() == pytest.approx(28 * DAY)
 
 
 @pytest.mark.parametrize("policy", ["optimal", "freshness", "age"])
-def test_no_plan_moves_a_target_past_its_longest_interval(policy: str) -> None:
+def test_replans_keep_longest_interval(policy: str) -> None:
     world = lively()
     world = replace(world, population=population_of(30, longest=14 * DAY))
     visits = simulate(world, Terms(policy, 6), SPAN, replan_hours=2 * DAY)
@@ -204,7 +204,7 @@ def test_no_plan_moves_a_target_past_its_longest_interval(policy: str) -> None:
         assert np.diff(times).max() <= 14 * DAY + 1
 
 
-def test_slots_follow_the_clock_of_their_site() -> None:
+def test_slots_follow_site_time_zone() -> None:
     world = world_of([[hour + 0.5 for hour in range(-480, 640, 24)]] * 2)
     tokyo = replace(world, population=population_of(2, ZoneInfo("Asia/Tokyo")))
     visits = simulate(tokyo, Terms("groups"), SPAN)
@@ -216,7 +216,7 @@ def test_slots_follow_the_clock_of_their_site() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_an_ended_page_is_not_visited_again(policy: str) -> None:
+def test_ended_page_is_not_visited_again(policy: str) -> None:
     world = lively()
     ends = np.full(30, np.inf)
     ends[-10:] = MONDAY + 1.4 * WEEK
@@ -225,7 +225,7 @@ def test_an_ended_page_is_not_visited_again(policy: str) -> None:
         assert visits_of(visits, i).max(initial=0) <= 1.4 * WEEK
 
 
-def test_the_others_get_the_budget_of_an_ended_page() -> None:
+def test_budget_of_ended_page_goes_to_others() -> None:
     world = lively()
     ends = np.full(30, np.inf)
     ends[-10:] = MONDAY + 0.9 * WEEK
@@ -235,7 +235,7 @@ def test_the_others_get_the_budget_of_an_ended_page() -> None:
     assert (owners(visits)[visits.at > MONDAY + WEEK] < 20).all()
 
 
-def test_a_new_page_is_visited_when_the_next_plan_finds_it() -> None:
+def test_new_page_is_visited_after_next_replan() -> None:
     world = lively()
     began = np.full(30, np.nan)
     began[0] = MONDAY + 10
@@ -243,13 +243,13 @@ def test_a_new_page_is_visited_when_the_next_plan_finds_it() -> None:
     assert visits[0] == WEEK
 
 
-def test_a_world_that_ends_is_left_alone() -> None:
+def test_no_visits_after_all_pages_end() -> None:
     world = replace(lively(), ends=np.full(30, MONDAY + WEEK))
     visits = simulate(world, Terms("optimal", 20), SPAN)
     assert visits.at.max() <= MONDAY + WEEK
 
 
-def test_daily_visits_are_one_a_day_at_a_page_s_own_hour() -> None:
+def test_daily_visits_use_one_hour_per_page() -> None:
     visits = daily(lively(), SPAN.split, SPAN.stop)
     assert (np.diff(visits.first) == 28).all()
     assert len(np.unique(visits.at % DAY)) > 5
@@ -258,21 +258,21 @@ def test_daily_visits_are_one_a_day_at_a_page_s_own_hour() -> None:
 # Budgets and caps
 
 
-def test_a_budget_below_the_floor_is_an_error() -> None:
+def test_rejects_budget_below_minimum() -> None:
     with pytest.raises(BudgetTooSmall) as caught:
         simulate(lively(), Terms("optimal", 1), SPAN)
     assert caught.value.least_per_day == pytest.approx(30 / 28)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_no_day_has_more_requests_than_its_cap(policy: str) -> None:
+def test_days_stay_within_daily_cap(policy: str) -> None:
     visits = simulate(lively(), Terms(policy, 20, daily_cap=20), SPAN)
     assert by_day(visits).max() == 20
     assert (np.diff(visits.first) > 0).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_cap_that_is_never_reached_changes_nothing(policy: str) -> None:
+def test_unreached_cap_changes_nothing(policy: str) -> None:
     world = lively()
     free, capped = (
         simulate(world, Terms(policy, 20, daily_cap=cap), SPAN) for cap in (None, 10_000)
@@ -280,8 +280,8 @@ def test_a_cap_that_is_never_reached_changes_nothing(policy: str) -> None:
     assert capped.at.tolist() == free.at.tolist()
 
 
-def test_a_refused_visit_stays_due_and_goes_first_on_the_next_day() -> None:
-    # Groups visit these pages at night: on Mondays, Wednesdays, and Fridays at noon.
+def test_capped_visit_goes_first_on_next_day() -> None:
+    # Frequency classes visit these pages at noon on Mondays, Wednesdays, and Fridays.
     world = world_of([list(range(-500, 600, 56))] * 5)
     visits = simulate(world, Terms("groups", daily_cap=3), SPAN)
     assert by_day(visits)[21:26].tolist() == [3, 2, 3, 2, 3]
@@ -290,7 +290,7 @@ def test_a_refused_visit_stays_due_and_goes_first_on_the_next_day() -> None:
     assert sorted(owners(visits)[first]) == [0, 1, 2, 3, 4]
 
 
-def test_a_desk_lets_the_most_valuable_go_and_counts_by_the_day() -> None:
+def test_capped_dispatcher_prefers_value_and_counts_by_day() -> None:
     dispatcher = CappedDispatcher(3)
     ones = np.ones(2)
     assert dispatcher.let_go(0, ones, ones, ones).tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""Exponentials are as accurate as those of the C library."""
+"""Accuracy of exponentials, compared with the C library."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def test_exponentials_are_accurate() -> None:
     np.testing.assert_allclose(values, np.exp(X), rtol=3e-16)
 
 
-def test_complements_of_small_numbers_keep_all_digits() -> None:
+def test_complements_of_small_numbers_are_accurate() -> None:
     x = X[X <= 0]
     values = x.copy()
     complements(values)
     np.testing.assert_allclose(values, -np.expm1(x), rtol=5e-16)
 
 
-def test_decays_are_the_same_with_the_series_and_without() -> None:
+def test_decays_agree_with_and_without_series() -> None:
     x = np.concatenate([[0.0], np.geomspace(1e-12, MAX_OF_SERIES, 2000)])
     short, long = (np.empty((3, len(x))) for _ in range(2))
     decays(x, MAX_OF_SERIES, short[0], short[1], short[2])
@@ -31,7 +31,7 @@ def test_decays_are_the_same_with_the_series_and_without() -> None:
     np.testing.assert_allclose(short, long, rtol=1e-9)
 
 
-def test_numbers_that_are_too_low_do_not_overflow() -> None:
+def test_very_low_numbers_do_not_overflow() -> None:
     x = np.array([-1e9, -750.0, -700.0])
     values, rest = x.copy(), x.copy()
     exponentials(values)

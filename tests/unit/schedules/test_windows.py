@@ -35,21 +35,21 @@ def written(windows: list[str], blackout: tuple[str, ...] = ()) -> str:
         (["Tue 08:00-10:00", "Tue 09:00-12:00"], "Tue 8-12"),
     ],
 )
-def test_a_window_is_days_hours_or_both(windows: list[str], expected: str) -> None:
+def test_window_may_have_days_hours_or_both(windows: list[str], expected: str) -> None:
     assert written(windows) == expected
 
 
-def test_hours_without_days_are_every_day() -> None:
+def test_hours_without_days_apply_daily() -> None:
     assert written(["08:00-18:00"]) == " ".join(f"{day} 8-18" for day in DAYS)
 
 
-def test_a_window_that_crosses_midnight_goes_on_when_the_next_day_is_not_listed() -> None:
+def test_window_past_midnight_continues_on_next_day() -> None:
     assert written(["Fri 22:00-06:00"]) == "Fri 22-24 Sat 0-6"
     assert written(["Sun 22:00-06:00"]) == "Mon 0-6 Sun 22-24"
     assert written(["22:00-06:00"]) == " ".join(f"{day} 0-6 {day} 22-24" for day in DAYS)
 
 
-def test_without_windows_all_is_open_but_the_blackout() -> None:
+def test_all_hours_except_blackout_are_open_by_default() -> None:
     assert open_hours([]).all()
     assert open_hours([]).shape == (168,)
     assert written(["Mon,Tue"], ("Mon 22:00-06:00", "Tue 12:00-13:00")) == (
@@ -80,7 +80,7 @@ def test_without_windows_all_is_open_but_the_blackout() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_line(window: str, cause: str) -> None:
+def test_rejects_invalid_windows_in_one_line(window: str, cause: str) -> None:
     for windows, blackout in ([window], []), ([], [window]):
         with pytest.raises(ValueError, match=r".") as caught:
             open_hours(windows, blackout)
@@ -92,9 +92,7 @@ def test_what_cannot_be_read_is_said_in_one_line(window: str, cause: str) -> Non
     ("windows", "blackout"),
     [(["Mon 08:00-10:00"], ["Mon"]), ([], ["Mon-Sun"]), (["22:00-06:00"], ["20:00-08:00"])],
 )
-def test_windows_that_the_blackout_closes_contradict_it(
-    windows: list[str], blackout: list[str]
-) -> None:
+def test_rejects_blackout_that_covers_all_windows(windows: list[str], blackout: list[str]) -> None:
     with pytest.raises(ValueError, match="windows and blackout leave no hour of the week open"):
         open_hours(windows, blackout)
 
@@ -114,9 +112,9 @@ def test_windows_that_the_blackout_closes_contradict_it(
     ],
     ids=str,
 )
-def test_windows_are_described_as_they_are_written(windows: list[str]) -> None:
+def test_description_matches_windows(windows: list[str]) -> None:
     assert sorted(describe(open_hours(windows))) == sorted(windows)
 
 
-def test_nothing_open_has_no_description() -> None:
+def test_description_without_open_hours_is_empty() -> None:
     assert describe(np.zeros(168, bool)) == []

@@ -29,7 +29,7 @@ from crawler.storage.client import (
 from crawler.storage.redis import is_unavailable
 
 NO_SPACE = "28: No space left on device"
-OF_THE_PAGE = "http://shop.example/No space left on device"
+PAGE_URL = "http://shop.example/No space left on device"
 
 
 def refused(code: int, text: str) -> OperationFailure:
@@ -48,7 +48,7 @@ def bulk(*problems: tuple[int, str], of: str = "writeErrors") -> BulkWriteError:
         refused(39, "Could not open/extend file"),
         WriteError(NO_SPACE, 8, {"code": 8, "errmsg": NO_SPACE}),
         bulk((8, NO_SPACE)),
-        bulk((11000, f"dup key: {OF_THE_PAGE}"), (8, "122: Disk quota exceeded")),
+        bulk((11000, f"dup key: {PAGE_URL}"), (8, "122: Disk quota exceeded")),
     ],
 )
 def test_a_full_disk_is_an_outage(error: PyMongoError) -> None:
@@ -69,23 +69,23 @@ def test_a_full_disk_is_an_outage(error: PyMongoError) -> None:
         Unreachable("Redis at localhost: no answer"),
     ],
 )
-def test_a_server_that_does_not_answer_in_time_is_an_outage(error: Exception) -> None:
+def test_unresponsive_server_is_an_outage(error: Exception) -> None:
     assert why_unavailable(error)
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        DuplicateKeyError(f"dup key: {OF_THE_PAGE}", 11000, {"errmsg": OF_THE_PAGE}),
-        bulk((11000, f"dup key: {OF_THE_PAGE}"), (121, "Document failed validation")),
+        DuplicateKeyError(f"dup key: {PAGE_URL}", 11000, {"errmsg": PAGE_URL}),
+        bulk((11000, f"dup key: {PAGE_URL}"), (121, "Document failed validation")),
         bulk((8, "22: Invalid argument")),
         refused(8, "22: Invalid argument"),
-        refused(2, OF_THE_PAGE),
+        refused(2, PAGE_URL),
         BandsLost("gone"),
         StorageError("another"),
     ],
 )
-def test_what_a_page_holds_is_no_outage(error: Exception) -> None:
+def test_error_caused_by_page_is_not_an_outage(error: Exception) -> None:
     assert why_unavailable(error) is None
 
 
@@ -100,11 +100,11 @@ def test_what_a_page_holds_is_no_outage(error: Exception) -> None:
         (ResponseError("unknown command"), False),
     ],
 )
-def test_a_redis_that_takes_no_writes_is_an_outage(error: RedisError, *, expected: bool) -> None:
+def test_redis_refusing_writes_is_an_outage(error: RedisError, *, expected: bool) -> None:
     assert is_unavailable(error) is expected
 
 
-def test_an_outage_is_said_once_and_again_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once_and_then_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(logging.getLogger("of.outages"), "MongoDB")
     for second in range(int(2.5 * LOG_INTERVAL_SECONDS)):
         outage.lasts(100.0 + second, "its disk is full", 300.0)

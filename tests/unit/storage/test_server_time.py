@@ -15,7 +15,7 @@ def read(server: ServerTime, server_time: datetime, within_seconds: float = 0.0)
     return server.follow(server_time, steady_seconds(), within_seconds)
 
 
-def test_it_is_this_machines_until_a_server_is_followed() -> None:
+def test_local_clock_is_used_until_first_reading() -> None:
     server = ServerTime()
     assert abs(server.now() - datetime.now(UTC)) < timedelta(seconds=1)
     server_time = datetime.now(UTC) - 5 * HOUR
@@ -23,13 +23,13 @@ def test_it_is_this_machines_until_a_server_is_followed() -> None:
     assert server_time <= server.now() < server_time + timedelta(seconds=1)
 
 
-def test_an_answer_counts_from_when_the_server_gave_it() -> None:
+def test_reading_is_adjusted_for_its_age() -> None:
     server, server_time = ServerTime(), datetime.now(UTC)
     server.follow(server_time, steady_seconds() - 10, 0.0)
     assert server_time + timedelta(seconds=10) <= server.now() < server_time + timedelta(seconds=11)
 
 
-def test_it_never_goes_back() -> None:
+def test_clock_never_goes_back() -> None:
     server, server_time = ServerTime(), datetime.now(UTC)
     read(server, server_time)
     times = [server.now()]
@@ -41,7 +41,7 @@ def test_it_never_goes_back() -> None:
     assert all(earlier < later for earlier, later in pairwise(times))
 
 
-def test_what_is_ahead_is_caught_up_with() -> None:
+def test_clock_ahead_of_server_slows_down() -> None:
     server, server_time = ServerTime(), datetime.now(UTC)
     read(server, server_time + timedelta(seconds=0.1))
     began = steady_seconds()
@@ -54,7 +54,7 @@ def test_what_is_ahead_is_caught_up_with() -> None:
     assert abs((server.now() - server_time).total_seconds() - passed) < 0.005
 
 
-def test_what_is_late_is_made_good_at_once_and_noise_changes_nothing() -> None:
+def test_late_clock_jumps_but_ignores_noise() -> None:
     server, server_time = ServerTime(), datetime.now(UTC)
     read(server, server_time)
     read(server, server_time + HOUR, within_seconds=4000)

@@ -1,4 +1,4 @@
-"""The fault proxy: it forwards, refuses, and drops data, and it recovers afterwards."""
+"""The fault proxy: forwarding, refusing, dropping data, and recovery."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def is_cut(connection: socket.socket) -> bool:
         return True
 
 
-def test_it_passes_on(relay: Relay) -> None:
+def test_forwards_data(relay: Relay) -> None:
     with connected(relay) as one, connected(relay) as two:
         assert (echoed(one, b"one"), echoed(two, b"two")) == (b"one", b"two")
 
 
-def test_it_refuses(relay: Relay) -> None:
+def test_refuses_connections(relay: Relay) -> None:
     with connected(relay) as connection:
         assert echoed(connection, b"before") == b"before"
         with relay.refusing():
@@ -74,7 +74,7 @@ def test_it_refuses(relay: Relay) -> None:
         assert echoed(connection, b"after") == b"after"
 
 
-def test_it_swallows(relay: Relay) -> None:
+def test_swallows_data(relay: Relay) -> None:
     with connected(relay) as old:
         assert echoed(old, b"before") == b"before"
         with relay.swallowing(), connected(relay) as new:

@@ -1,4 +1,4 @@
-"""The misbehaving resources, byte by byte on the wire."""
+"""Responses of misbehaving resources, as raw bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fetch(site: RunningSite, name: str) -> tuple[int, dict[str, str], bytes]:
     return int(status.split()[1]), {name.lower(): value for name, value in pairs}, body
 
 
-def test_empty(site: RunningSite) -> None:
+def test_empty_body(site: RunningSite) -> None:
     status, headers, body = fetch(site, "empty")
     assert (status, headers["content-length"], body) == (200, "0", b"")
 
@@ -54,7 +54,7 @@ def test_empty(site: RunningSite) -> None:
     ("name", "kind", "data"),
     [("binary", "text/html; charset=utf-8", PNG), ("pdf", "application/pdf", PDF)],
 )
-def test_other_kinds(site: RunningSite, name: str, kind: str, data: bytes) -> None:
+def test_other_content_types(site: RunningSite, name: str, kind: str, data: bytes) -> None:
     status, headers, body = fetch(site, name)
     assert (status, headers["content-type"], body) == (200, kind, data)
 
@@ -67,7 +67,7 @@ def logged(site: RunningSite) -> list[dict[str, Any]]:
     return rows
 
 
-def test_truncated(site: RunningSite) -> None:
+def test_truncated_body(site: RunningSite) -> None:
     site.clear_log()
     _, headers, body = fetch(site, "truncated")
     assert headers["content-length"] == "5000"
@@ -76,7 +76,7 @@ def test_truncated(site: RunningSite) -> None:
     assert (row["complete"], row["bytes"]) == (False, len(body))
 
 
-def test_chunked_truncated(site: RunningSite) -> None:
+def test_truncated_chunked_body(site: RunningSite) -> None:
     _, headers, body = fetch(site, "chunked-truncated")
     assert headers["transfer-encoding"] == "chunked"
     assert b"<h1>" in body
@@ -98,20 +98,20 @@ def test_encodings(site: RunningSite, name: str) -> None:
         body.decode("utf-8")
 
 
-def test_huge_is_all_there(site: RunningSite) -> None:
+def test_huge_body_is_complete(site: RunningSite) -> None:
     body = raw(site, "huge", HUGE_BYTES * 2).partition(b"\r\n\r\n")[2]
     assert len(body) == HUGE_BYTES
     assert body.startswith(CHUNK * 3)
 
 
-def test_huge_stops_when_the_client_goes(site: RunningSite) -> None:
+def test_huge_stops_when_client_disconnects(site: RunningSite) -> None:
     raw(site, "huge", 100_000)
     site.clear_log()
     fetch(site, "plain")
     assert [row["path"] for row in site.requests()][-1] == "/edge/item/plain"
 
 
-def test_slow_begins_with_a_few_bytes(site: RunningSite) -> None:
+def test_slow_starts_with_a_few_bytes(site: RunningSite) -> None:
     body = raw(site, "slow", 100).partition(b"\r\n\r\n")[2]
     assert len(body) < 50
 
@@ -122,11 +122,11 @@ def test_status(site: RunningSite, code: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["status/x", "status/", "status/99", "redirect/200/x"])
-def test_nonsense_is_400(site: RunningSite, name: str) -> None:
+def test_invalid_resource_is_400(site: RunningSite, name: str) -> None:
     assert fetch(site, name)[0] == 400
 
 
-def test_unknown_is_404(site: RunningSite) -> None:
+def test_unknown_resource_is_404(site: RunningSite) -> None:
     assert fetch(site, "nothing")[0] == 404
 
 
@@ -171,12 +171,12 @@ def test_gone_after_an_edit(site: RunningSite) -> None:
     assert fetch(site, "gone-after")[0] == 404
 
 
-def test_no_fields(site: RunningSite) -> None:
+def test_page_without_fields(site: RunningSite) -> None:
     page = Selector(fetch(site, "no-fields")[2].decode())
     assert not page.css("h1, article, main, .price, .stock, .description, p")
 
 
-def test_headers_flood(site: RunningSite) -> None:
+def test_header_flood(site: RunningSite) -> None:
     head = raw(site, "headers-flood").partition(b"\r\n\r\n")[0]
     assert head.lower().count(b"x-flood-") == 400
 
@@ -187,7 +187,7 @@ def test_close_sends_nothing(site: RunningSite) -> None:
     assert [(row["status"], row["complete"]) for row in logged(site)] == [(0, False)]
 
 
-def test_etag_less(site: RunningSite) -> None:
+def test_page_without_validators(site: RunningSite) -> None:
     assert not {"etag", "last-modified"} & set(fetch(site, "etag-less")[1])
     assert "etag" in fetch(site, "plain")[1]
 

@@ -61,7 +61,7 @@ def test_https_links_of_mapped_hosts_become_http(folder: Path) -> None:
     assert ask(folder, "/", f"www.{HOST}").body.decode() == SERVED
 
 
-def test_other_files_are_served_as_they_are(folder: Path) -> None:
+def test_other_files_are_served_unchanged(folder: Path) -> None:
     answer = ask(folder, "/with%20space.txt")
     assert (answer.body.decode(), answer.content_type) == (PAGE, "text/plain")
 
@@ -76,7 +76,7 @@ def test_a_folder_without_slash_redirects(folder: Path) -> None:
     "/b", "/b/", "/index.html/", "/empty/", "/robots.txt", "/%00", "/../secret.html",
     "/%2e%2e/secret.html", "/a/../../secret.html",
 ])  # fmt: skip
-def test_what_is_not_there(folder: Path, path: str) -> None:
+def test_missing_files_are_404(folder: Path, path: str) -> None:
     assert ask(folder, path).status == 404
 
 

@@ -38,7 +38,7 @@ def test_all_pages_are_linked() -> None:
         assert [get(site, path)[0] for path in ("/item/451.html", "/list/4/", "/x")] == [404] * 3
 
 
-def test_the_log_tells_who_asked_and_when() -> None:
+def test_log_has_user_agent_path_and_times() -> None:
     with RunningQuick(5, "--delay-ms", "100") as site:
         status, headers, _ = get(site, "/item/1.html", User_Agent="worker-3")
         assert status == 200
@@ -51,7 +51,7 @@ def test_the_log_tells_who_asked_and_when() -> None:
     assert second["status"] == 304
 
 
-def test_a_request_that_nobody_waits_for_is_logged_as_cut() -> None:
+def test_abandoned_request_is_logged_as_incomplete() -> None:
     with RunningQuick(5, "--delay-ms", "1000") as site:
         address = urlsplit(site.url)
         with socket.create_connection((address.hostname, address.port)) as connection:
@@ -65,7 +65,7 @@ def test_a_request_that_nobody_waits_for_is_logged_as_cut() -> None:
         assert site.answers() == 0
 
 
-def test_it_changes_and_grows_with_time() -> None:
+def test_pages_change_and_grow_over_time() -> None:
     pages = Pages(200, changes_seconds=60, arrivals_seconds=5)
     early, late = ({n: pages.page(b"/item/%d.html" % n, at) for n in range(1, 5)} for at in (0, 70))
     assert [n for n in early if early[n] != late[n]] == [4]
@@ -82,14 +82,14 @@ def test_numbers_have_one_notation(path: bytes) -> None:
     assert Pages(10).page(path, 0) is None
 
 
-def test_rewritten_items_show_the_texts_of_others_in_turn() -> None:
+def test_rewritten_items_rotate_texts_of_other_items() -> None:
     pages = Pages(200, changes_seconds=60, rewrites=True)
     versions = [pages.page(b"/item/4.html", seconds) for seconds in (0, 60, 120, 180)]
-    shown = [4, 45, 86, 4]
-    assert versions == [(item_page(item, n), n) for n, item in enumerate(shown)]
+    text_numbers = [4, 45, 86, 4]
+    assert versions == [(item_page(item, n), n) for n, item in enumerate(text_numbers)]
 
 
-def test_its_speed_can_be_measured() -> None:
+def test_measures_pages_per_second() -> None:
     with RunningQuick(100) as site:
         assert pages_per_second(site.url, 100) > 0
         assert site.answers() == 100

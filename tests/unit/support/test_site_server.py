@@ -39,7 +39,7 @@ def get(site: RunningSite, path: str, **headers: str) -> tuple[int, HTTPMessage,
     return response.status, response.headers, body
 
 
-def test_the_etag_stays_while_the_frame_changes(site: RunningSite) -> None:
+def test_boilerplate_does_not_change_etag(site: RunningSite) -> None:
     status, first, body = get(site, BUSY)
     _, second, two = get(site, BUSY)
     assert status == 200
@@ -59,17 +59,17 @@ def test_conditional_requests_follow_the_clock(site: RunningSite) -> None:
     assert get(site, BUSY, If_None_Match='"no"', If_Modified_Since=modified)[0] == 200
 
 
-def test_a_304_has_no_body_and_its_validators(site: RunningSite) -> None:
+def test_304_has_validators_and_no_body(site: RunningSite) -> None:
     etag = get(site, "/")[1]["ETag"]
     status, headers, body = get(site, "/", If_None_Match=f'W/"x", W/{etag}')
     assert (status, headers["ETag"], body) == (304, etag, b"")
 
 
-def test_a_bad_date_is_no_condition(site: RunningSite) -> None:
+def test_invalid_date_is_ignored(site: RunningSite) -> None:
     assert get(site, "/", If_Modified_Since="yesterday")[0] == 200
 
 
-def test_edits_show_and_move_the_validators(site: RunningSite) -> None:
+def test_edits_change_content_and_validators(site: RunningSite) -> None:
     _, headers, _ = get(site, BUSY)
     assert [site.edit(BUSY), site.edit(BUSY)] == [1, 2]
     status, after, body = get(site, BUSY, If_None_Match=headers["ETag"])
@@ -94,7 +94,7 @@ def test_the_log_has_a_line_for_each_request(site: RunningSite) -> None:
     assert len(site.requests()) == 1
 
 
-def test_the_server_ends_at_once_with_a_request_under_way() -> None:
+def test_server_stops_immediately_during_a_request() -> None:
     with RunningSite() as site:
         connection = HTTPConnection(urlsplit(site.url).netloc, timeout=10)
         connection.request("GET", "/edge/item/slow")
@@ -104,12 +104,12 @@ def test_the_server_ends_at_once_with_a_request_under_way() -> None:
     connection.close()
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_failed_start_reports_the_reason() -> None:
     with pytest.raises(RuntimeError, match="unrecognized"), RunningSite("--nonsense"):
         pass
 
 
-def test_a_big_item(site: RunningSite) -> None:
+def test_big_item_has_fields_and_can_be_edited(site: RunningSite) -> None:
     path = "/big/5000/item/17.html"
     status, headers, body = get(site, path)
     page = Selector(body.decode())
@@ -126,7 +126,7 @@ def test_a_big_item(site: RunningSite) -> None:
     assert [row["method"] for row in site.requests()] == ["POST"]
 
 
-def test_big_pages_have_their_sizes() -> None:
+def test_big_pages_have_requested_sizes() -> None:
     for i in range(1, 2000, 7):
         body = big.page(b"/big/5000/item/%d.html" % i, b"", 0)
         assert body is not None
@@ -189,7 +189,7 @@ def test_practice_books_have_their_fields() -> None:
 
 
 @pytest.mark.parametrize("host", list(practice.HOSTS))
-def test_every_practice_link_leads_to_a_page(host: str) -> None:
+def test_practice_links_resolve_to_pages(host: str) -> None:
     waiting, seen = [f"http://{host}/"], set[str]()
     for url in waiting:
         if url in seen:

@@ -18,14 +18,14 @@ def lasting(world: World) -> list[str]:
     return [item.path for item in world.items if item.live(START) and item.live(STOP)]
 
 
-def test_who_looks_at_each_change_is_always_fresh() -> None:
+def test_visits_at_every_change_are_always_fresh() -> None:
     world = World()
     result = totals(world, {p: world.changes(p, START, STOP) for p in lasting(world)}, START, STOP)
     assert (result.by_page.freshness, result.by_page.age_days) == (1, 0)
     assert result.changes == result.visits > 50
 
 
-def test_what_is_stale_is_what_the_content_says() -> None:
+def test_staleness_matches_page_contents() -> None:
     """Compare the staleness with the pages themselves, hour by hour."""
     world = World()
     changing = [path for path in lasting(world) if world.changes(path, START, STOP)][:12]
@@ -42,7 +42,7 @@ def is_stale(world: World, path: str, visits: list[datetime], hour: int) -> bool
     return world.content(path, seen) != world.content(path, now)
 
 
-def test_a_page_counts_until_its_end() -> None:
+def test_page_counts_until_its_end() -> None:
     """Count a page that is never visited as stale from its first change until it disappears."""
     world = World()
     item = next(i for i in world.items if i.ends and i.live(START) and i.per_week > 1)

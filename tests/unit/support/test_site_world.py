@@ -1,4 +1,4 @@
-"""The world of the demo site: a reproducible history, and the true times of changes."""
+"""The model of the demo site: a reproducible history, and true times of changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def assert_truth(path: str) -> None:
         assert WORLD.content(path, after - SECOND) == steady
 
 
-def test_two_worlds_of_one_seed_are_the_same() -> None:
+def test_worlds_with_equal_seeds_are_equal() -> None:
     other = World()
     now = START + timedelta(days=17, hours=10)
     for path in [*LISTS, SITEMAP, *WORLD.paths(now)]:
@@ -62,33 +62,33 @@ def test_two_worlds_of_one_seed_are_the_same() -> None:
         assert WORLD.changes(path, START, END) == other.changes(path, START, END)
 
 
-def test_another_seed_is_another_world() -> None:
+def test_worlds_with_different_seeds_differ() -> None:
     assert World(seed=8).paths(START) != WORLD.paths(START)
 
 
-def test_changes_of_every_item_are_the_truth() -> None:
+def test_changes_of_items_match_content() -> None:
     for item in WORLD.items:
         assert_truth(item.path)
 
 
-def test_changes_of_every_post_are_the_truth() -> None:
+def test_changes_of_posts_match_content() -> None:
     for post in WORLD.posts:
         assert_truth(post.path)
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_changes_of_lists_are_the_truth(path: str) -> None:
+def test_changes_of_lists_match_content(path: str) -> None:
     assert_truth(path)
 
 
-def test_the_sitemap_changes_whenever_anything_does() -> None:
+def test_sitemap_changes_with_any_page() -> None:
     times = WORLD.changes(SITEMAP, START, START + timedelta(days=3))
     assert len(times) > 10
     for at in times:
         assert WORLD.content(SITEMAP, at - SECOND) != WORLD.content(SITEMAP, at)
 
 
-def test_changes_take_their_end_but_not_their_start() -> None:
+def test_changes_exclude_start_and_include_end() -> None:
     path = max(WORLD.items, key=lambda item: len(item.offers)).path
     first, second = WORLD.changes(path, START, END)[:2]
     assert WORLD.changes(path, first, second) == [second]
@@ -114,7 +114,7 @@ def test_paths_are_distinct_and_exist() -> None:
     assert all(WORLD.page(path, START) for path in WORLD.paths(START))
 
 
-def test_lists_link_all_that_exists() -> None:
+def test_lists_link_all_existing_pages() -> None:
     links = [
         link for name in CATEGORIES for link in walk(f"/shop/{name}/", "li.product a::attr(href)")
     ]
@@ -123,7 +123,7 @@ def test_lists_link_all_that_exists() -> None:
     assert posts == [post.path for post in WORLD.posts if post.published <= START]
 
 
-def test_an_item_page_has_its_fields_and_two_links_to_others() -> None:
+def test_item_page_has_fields_and_two_related_links() -> None:
     path = WORLD.paths(START)[0]
     page = select(path)
     assert page.css("h1::text").get()
@@ -148,7 +148,7 @@ def test_a_post_has_its_fields() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/shop/tools/", "/blog/", "/about/"])
-def test_the_frame_does_not_count(path: str) -> None:
+def test_boilerplate_does_not_change_digest(path: str) -> None:
     page = WORLD.page(path, START, Visit(token="1"))
     two = WORLD.page(path, START + SECOND, Visit(token="2"))
     assert page is not None
@@ -175,7 +175,7 @@ def test_last_modified_is_the_last_change() -> None:
         assert page.last_modified == WORLD.changes(path, BEFORE, now)[-1]
 
 
-def test_most_items_are_quiet_and_changes_keep_working_hours() -> None:
+def test_most_items_change_rarely_and_in_working_hours() -> None:
     changes = {i.path: [o.at for o in i.offers[1:]] for i in WORLD.items}
     counts = sorted(len(times) for times in changes.values())
     assert counts[len(counts) // 2] <= 3

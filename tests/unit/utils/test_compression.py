@@ -1,4 +1,4 @@
-"""Gzip and deflate, valid and malformed."""
+"""Decompression of valid and malformed gzip and deflate data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def raw(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("level", [0, 1, 9])
-def test_what_was_packed_is_unpacked(level: int) -> None:
+def test_decompresses_gzip_and_deflate(level: int) -> None:
     assert gunzipped(gzip.compress(TEXT, level), LIMIT) == TEXT
     assert inflated(zlib.compress(TEXT, level), LIMIT) == TEXT
 
 
-def test_deflate_without_its_frame_is_read_too() -> None:
+def test_decompresses_raw_deflate() -> None:
     assert inflated(raw(TEXT), LIMIT) == TEXT
 
 
@@ -39,46 +39,46 @@ def test_deflate_without_its_frame_is_read_too() -> None:
     ],
     ids=["plain", "name", "comment", "extra", "all"],
 )  # fmt: skip
-def test_what_stands_before_is_skipped(head: bytes) -> None:
+def test_gzip_header_fields_are_skipped(head: bytes) -> None:
     assert gunzipped(head + raw(TEXT) + b"checksum", LIMIT) == TEXT
 
 
-def test_parts_are_read_one_after_the_other() -> None:
+def test_decompresses_concatenated_members() -> None:
     assert gunzipped(gzip.compress(TEXT) + gzip.compress(b"more"), LIMIT) == TEXT + b"more"
 
 
 @pytest.mark.parametrize("after", [b"\0" * 512, b"\r\n", b"garbage"])
-def test_what_comes_after_is_left_out(after: bytes) -> None:
+def test_trailing_data_is_ignored(after: bytes) -> None:
     assert gunzipped(gzip.compress(TEXT) + after, LIMIT) == TEXT
 
 
-def test_a_wrong_checksum_does_not_matter() -> None:
+def test_wrong_checksum_is_ignored() -> None:
     assert gunzipped(gzip.compress(TEXT)[:-8] + b"12345678", LIMIT) == TEXT
 
 
-def test_a_file_that_is_cut_off_is_read_as_far_as_it_goes() -> None:
+def test_truncated_file_gives_its_beginning() -> None:
     read = gunzipped(gzip.compress(TEXT)[:-50_000], LIMIT)
     assert TEXT.startswith(read)
     assert len(read) > 100_000
 
 
-@pytest.mark.parametrize("data", [b"<html>", HEAD % 1 + b"\xff" * 100], ids=["a page", "broken"])
-def test_what_is_not_packed_is_broken(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"<html>", HEAD % 1 + b"\xff" * 100], ids=["page", "corrupt"])
+def test_uncompressed_data_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         gunzipped(data, LIMIT)
     with pytest.raises(CorruptData):
         inflated(b"\xff" * 100, LIMIT)
 
 
-def test_more_than_the_limit_is_refused() -> None:
-    packed = gzip.compress(bytes(LIMIT + 1))
-    assert len(gunzipped(packed, LIMIT + 1)) == LIMIT + 1
+def test_rejects_output_above_limit() -> None:
+    compressed = gzip.compress(bytes(LIMIT + 1))
+    assert len(gunzipped(compressed, LIMIT + 1)) == LIMIT + 1
     with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
-        gunzipped(packed, LIMIT)
+        gunzipped(compressed, LIMIT)
     with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
         inflated(zlib.compress(bytes(LIMIT + 1)), LIMIT)
 
 
-def test_parts_without_number_are_refused() -> None:
+def test_rejects_too_many_members() -> None:
     with pytest.raises(Misbehaves, match="parts"):
         gunzipped(gzip.compress(b"") * (MAX_PARTS + 1), LIMIT)

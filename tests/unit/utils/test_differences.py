@@ -34,9 +34,7 @@ from crawler.utils.diff import (
         ("😀", "😁", 2),
     ],
 )
-def test_the_size_is_the_characters_deleted_and_inserted(
-    before: str, after: str, size: int
-) -> None:
+def test_size_counts_deleted_and_inserted_characters(before: str, after: str, size: int) -> None:
     assert diff_size(before, after) == size
 
 
@@ -47,7 +45,7 @@ def large(seed: int) -> list[str]:
     return [f"{numbers.getrandbits(256):064x}\n" for _ in range(count)]
 
 
-def test_large_texts_are_compared_fast_and_at_least_by_lines() -> None:
+def test_large_texts_are_compared_quickly_by_lines() -> None:
     same = large(1)
     before, after = "".join(same), "".join([*same[:500], "new line\n", *same[501:]])
     started = perf_counter()
@@ -56,27 +54,27 @@ def test_large_texts_are_compared_fast_and_at_least_by_lines() -> None:
     assert 0 < size <= len(same[500]) + len("new line\n")
 
 
-def test_large_texts_of_nothing_alike_are_fast_too() -> None:
+def test_large_unrelated_texts_are_compared_quickly() -> None:
     before, after = "".join(large(1)), "".join(large(2))
     started = perf_counter()
     assert len(before) < diff_size(before, after) <= len(before) + len(after)
     assert perf_counter() - started < 5
 
 
-def test_one_character_in_a_large_text_without_lines_is_one_character() -> None:
+def test_single_insertion_in_long_line_has_size_1() -> None:
     before = "".join(large(1)).replace("\n", " ")
     after = before[:30_000] + "!" + before[30_000:]
     assert diff_size(before, after) == 1
 
 
-def test_a_large_difference_is_the_same_both_ways() -> None:
+def test_size_of_large_difference_is_symmetric() -> None:
     before = large(1)
     after = random.Random(3).sample(before, len(before))
     forward = diff_size("".join(before), "".join(after))
     assert forward == diff_size("".join(after), "".join(before))
 
 
-def test_lines_without_measure_count_wherever_they_stand() -> None:
+def test_size_of_shuffled_lines_ignores_order() -> None:
     numbers = random.Random(4)
     lines = [f"line number {numbers.randrange(150):04}\n" for _ in range(30_000)]
     shuffled = numbers.sample(lines, len(lines))
@@ -84,7 +82,7 @@ def test_lines_without_measure_count_wherever_they_stand() -> None:
     assert diff_size("".join(lines), "".join(["new\n", *shuffled[1:]])) < 10 * len(lines[0])
 
 
-def test_a_diff_shows_what_went_and_what_came() -> None:
+def test_diff_shows_deletions_and_insertions() -> None:
     diff = unified(["title: a", "price: 1"], ["title: a", "price: 2"], ("old", "new"))
     assert diff == ["--- old", "+++ new", "@@ -1,2 +1,2 @@", " title: a", "-price: 1", "+price: 2"]
 
@@ -104,18 +102,18 @@ def article(*edits: tuple[int, str]) -> list[str]:
     return ["title: Tea", f"body: <article>{' '.join(words)}</article>"]
 
 
-def test_a_long_line_is_shown_by_word_with_its_surroundings() -> None:
+def test_long_line_is_compared_by_word_with_context() -> None:
     diff = unified(article(), article((2500, "<b>new</b>"), (2504, "x"), (4000, "!")), ("a", "b"))
     text = "\n".join(diff)
-    shown = "word2499 [-word2500-]{+<b>new</b>+} word2501 word2502 word2503 [-word2504-]{+x+} "
-    assert shown in text
+    excerpt = "word2499 [-word2500-]{+<b>new</b>+} word2501 word2502 word2503 [-word2504-]{+x+} "
+    assert excerpt in text
     assert "word3999 [-word4000-]{+!+} word4001" in text
     assert diff[3:5] == [" title: Tea", "~body: <article>word0 word1 wor"]
     assert diff[5].startswith("~… 21,")
     assert len(text) < 800
 
 
-def test_only_changes_with_little_text_between_them_are_shown_as_one() -> None:
+def test_nearby_changes_are_merged() -> None:
     def changes(gap: str) -> list[tuple[str, str]]:
         before, after = f"It is scarlet {gap} small and square.", f"It is orange {gap} round."
         return [(c.old, c.new) for c in by_word(before, after, Matcher()) if c.old or c.new]
@@ -124,7 +122,7 @@ def test_only_changes_with_little_text_between_them_are_shown_as_one() -> None:
     assert changes("as before, but") == [("scarlet", "orange"), ("small and square", "round")]
 
 
-def test_short_lines_stay_lines_beside_long_ones() -> None:
+def test_short_lines_are_compared_as_lines() -> None:
     before, after = ["price: 1", *article()], ["price: 2", *article((7, "seven"))]
     before[1] = "title: A"
     diff = unified(before, after, ("a", "b"))
@@ -132,7 +130,7 @@ def test_short_lines_stay_lines_beside_long_ones() -> None:
     assert " word6 [-word7-]{+seven+} word8 " in "\n".join(diff)
 
 
-def test_a_long_text_that_went_is_folded() -> None:
+def test_long_deleted_text_is_folded() -> None:
     (line,) = unified(article()[1:], [], ("a", "b"))[3:]
     assert line.startswith("-body: <article>word0 ")
     assert line.endswith(" word4999</article>")
@@ -140,14 +138,14 @@ def test_a_long_text_that_went_is_folded() -> None:
     assert len(line) < 2100
 
 
-def test_what_a_terminal_would_act_on_is_escaped() -> None:
+def test_terminal_control_characters_are_escaped() -> None:
     diff = unified(["a: 1"], ["a: \x1b]0;title\x07\u202e2\r3"], ("a", "b"))
     assert diff[-1] == "+a: \\x1b]0;title\\x07\\u202e2\\r3"
     diff = unified(article(), article((2500, "\x1b[2J")), ("a", "b"))
     assert "{+\\x1b[2J+}" in "\n".join(diff)
 
 
-def made(kind: str) -> tuple[list[str], list[str]]:
+def slow_contents(kind: str) -> tuple[list[str], list[str]]:
     """Return two slow-to-compare contents of at least one megabyte."""
     numbers = random.Random(5)
     if kind == "lines of few kinds":
@@ -167,8 +165,8 @@ def made(kind: str) -> tuple[list[str], list[str]]:
     ["lines of few kinds", "words of few kinds", "words in another order", "every other word",
      "long lines"],
 )  # fmt: skip
-def test_no_diff_takes_long_or_gets_long(kind: str) -> None:
-    before, after = made(kind)
+def test_diffs_are_limited_in_time_and_length(kind: str) -> None:
+    before, after = slow_contents(kind)
     started = perf_counter()
     diff = unified(before, after, ("a", "b"))
     assert perf_counter() - started < 15
@@ -176,7 +174,7 @@ def test_no_diff_takes_long_or_gets_long(kind: str) -> None:
     assert sum(map(len, diff)) < MAX_CHARACTERS + 1000
 
 
-def test_lines_that_repeat_are_compared_fast() -> None:
+def test_repeated_lines_are_compared_quickly() -> None:
     # difflib compares each repeated line with all the lines equal to it, one at a time.
     def lines(other: str) -> str:
         return "".join(f"{n // 2 % 50 if n % 2 else other + str(n):>30}\n" for n in range(9_999))
@@ -186,7 +184,7 @@ def test_lines_that_repeat_are_compared_fast() -> None:
     assert perf_counter() - started < 5
 
 
-def test_anchors_that_only_come_out_one_by_one_are_not_followed_to_the_end() -> None:
+def test_matcher_limits_nested_anchors() -> None:
     def nested(between: str) -> list[str]:
         numbers = range(1, 5000)
         return [item for n in numbers for item in (f"line {n + 1}", f"line {n}", between)]

@@ -1,4 +1,4 @@
-"""Files are replaced as a whole, and never through a link that somebody else has put there."""
+"""Atomic replacement of files, without following links of other users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from crawler.utils.files import atomic_replace
 
 
-def test_an_error_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
+def test_error_keeps_old_content_and_removes_draft(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with pytest.raises(IsADirectoryError), atomic_replace(path) as draft:
@@ -21,7 +21,7 @@ def test_an_error_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
     assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
 
 
-def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_at_draft_path_is_not_followed(tmp_path: Path) -> None:
     path, other = tmp_path / "a.txt", tmp_path / "other"
     other.write_text("mine")
     (tmp_path / f".a.{os.getpid()}.txt").symlink_to(other)

@@ -42,9 +42,9 @@ ORDINARY = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ORDINARY)
-def test_ordinary_texts_have_the_usual_normal_form(form: Form, name: str) -> None:
+def test_ordinary_texts_match_unicodedata(form: Form, name: str) -> None:
     text = ORDINARY[name]
-    # The text as it is, and repeated until it is normalized in pieces.
+    # The text itself, and the text repeated until it is normalized in pieces.
     for whole in (text, text * (2 * PIECE_CHARACTERS // len(text) + 1)):
         assert normalized(form, whole) == unicodedata.normalize(form, whole)
 
@@ -59,7 +59,7 @@ def test_ordinary_texts_have_the_usual_normal_form(form: Form, name: str) -> Non
         ("ﷺ", "صلى الله عليه وسلم"),
     ],
 )
-def test_ordinary_texts_are_compared_as_ever(text: str, expected: str) -> None:
+def test_normal_text_of_ordinary_texts(text: str, expected: str) -> None:
     assert normal_text(text) == expected
 
 
@@ -71,26 +71,26 @@ def test_marks_beyond_the_limit_are_dropped() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mark", ["\u0301\u0316", "\u0344\u0f73", "\uff9e\u0301", "\u0301\u00a8"])
-def test_what_was_cut_is_normal(form: Form, mark: str) -> None:
+def test_text_with_dropped_marks_is_normalized(form: Form, mark: str) -> None:
     once = normalized(form, f"a{mark * 200}b")
     assert once[-1] == "b"
     assert unicodedata.is_normalized(form, once)
     assert normalized(form, once) == once
 
 
-def test_every_character_that_becomes_a_mark_counts_as_one() -> None:
-    become = "".join(
+def test_characters_that_decompose_to_marks_are_listed() -> None:
+    decomposing = "".join(
         character
         for character in map(chr, range(sys.maxunicode + 1))
         if not unicodedata.combining(character)
         and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
     )
-    assert become == BECOME_MARKS
+    assert decomposing == BECOME_MARKS
     rest = map(chr, range(END_OF_MARKS, sys.maxunicode + 1))
     assert not any(map(unicodedata.combining, rest))
 
 
-def test_a_text_that_grows_is_read_as_far_as_there_is_room() -> None:
+def test_expanding_text_is_truncated() -> None:
     text = "\ufdfa" * (2 * MAX_CHARACTERS)
     tracemalloc.start()
     try:
@@ -101,7 +101,7 @@ def test_a_text_that_grows_is_read_as_far_as_there_is_room() -> None:
         tracemalloc.stop()
 
 
-def test_nothing_is_normalized_anywhere_else() -> None:
+def test_only_text_module_normalizes() -> None:
     sources = [
         path
         for folder in ("crawler", "pipelines", "schedules", "spiders")

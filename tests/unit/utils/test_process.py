@@ -1,4 +1,4 @@
-"""Cancelled tasks end, even if a callee swallows the first cancellation."""
+"""Ending of tasks, even if a callee swallows the first cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from crawler.utils.process import MAX_CANCELS, end_tasks
 
 
-async def works_on(lost: int) -> None:
+async def run_until_cancelled(lost: int) -> None:
     """Run until cancelled, but swallow the first `lost` cancellations, as a driver does."""
     while True:
         try:
@@ -21,11 +21,9 @@ async def works_on(lost: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4])
-def test_a_task_that_loses_a_cancellation_is_cancelled_again(
-    lost: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_swallowed_cancellation_is_repeated(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> asyncio.Task[None]:
-        task = asyncio.create_task(works_on(lost))
+        task = asyncio.create_task(run_until_cancelled(lost))
         await asyncio.sleep(0)
         await end_tasks(task)
         return task
@@ -34,11 +32,11 @@ def test_a_task_that_loses_a_cancellation_is_cancelled_again(
     assert asyncio.run(run()).cancelled()
 
 
-def test_a_task_that_never_ends_is_named_and_not_waited_for(
+def test_task_that_never_ends_is_logged_and_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        task = asyncio.create_task(works_on(MAX_CANCELS), name="stubborn")
+        task = asyncio.create_task(run_until_cancelled(MAX_CANCELS), name="stubborn")
         await asyncio.sleep(0)
         await end_tasks(task)
         assert not task.done()
@@ -49,7 +47,7 @@ def test_a_task_that_never_ends_is_named_and_not_waited_for(
     assert caplog.messages == [f"Task did not end after {MAX_CANCELS} cancellations: stubborn"]
 
 
-def test_errors_of_tasks_that_have_ended_are_dropped() -> None:
+def test_errors_of_finished_tasks_are_ignored() -> None:
     async def fail() -> None:
         raise ValueError
 

@@ -20,7 +20,7 @@ from crawler.utils.regex import MAX_CHARACTERS, MAX_GROUPS, compiled, patterns_i
 from tests.unit.pages import wrapper
 
 URL_CHARACTERS = 2000
-# With these patterns, a backtracking search takes minutes or much longer.
+# A backtracking search for these patterns takes minutes or much longer.
 ENDLESS = [
     r"/(\w+/?)+$",
     r"(a|a)*b",
@@ -50,7 +50,7 @@ USUAL = [
     r"\A\S+/a\+\+b",
     r"[\]{,5}(?=x]",
 ]
-# Patterns with unsupported features, and the error messages with the way out.
+# Patterns with unsupported features, and the error messages with a remedy.
 UNSUPPORTED = [
     (r"/shop/(?!item/)\w+/", "look-ahead is not supported: (?!. To exclude URLs, use not_list_p"),
     (r"/a(?=b)", "look-ahead is not supported: (?="),
@@ -83,7 +83,7 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)
-def test_no_text_makes_a_search_long(pattern: str) -> None:
+def test_searches_take_linear_time(pattern: str) -> None:
     """Check that the search takes linear time; a backtracking search would never end."""
     for text in WORST:
         compiled(pattern).search(text)
@@ -96,7 +96,7 @@ def test_an_error_shows_the_pattern_once() -> None:
     assert str(caught.value) == "bad regular expression '/item/(a': missing )"
 
 
-def test_the_largest_pattern_that_is_allowed_is_linear_too() -> None:
+def test_search_for_largest_pattern_takes_linear_time() -> None:
     for text in WORST:
         compiled("a?" * 900 + "a" * 900 + "x").search(text)
 
@@ -125,7 +125,7 @@ PARTS = st.sampled_from([
 )
 @example(USUAL[5], "a-b/c/12-x.html", "https://www.shop.example/")
 @example(USUAL[10], "2024/7/a-b/", "https://a.com/")
-def test_usual_patterns_find_what_python_finds(pattern: str, path: str, begin: str) -> None:
+def test_usual_patterns_match_like_python(pattern: str, path: str, begin: str) -> None:
     expected = re.search(pattern, begin + path)
     match = _found(pattern, begin + path)
     assert match == (expected and (expected[0], *expected.groups("")))
@@ -154,16 +154,14 @@ def _pieces(*parts: str, may_be_empty: bool) -> st.SearchStrategy[str]:
     _pieces("^", "$", r"\b", may_be_empty=True),
     st.text("ab/-.1", max_size=30),
 )
-def test_made_up_patterns_find_what_python_finds(
-    one: str, repeat: str, other: str, text: str
-) -> None:
+def test_generated_patterns_match_like_python(one: str, repeat: str, other: str, text: str) -> None:
     pattern = f"(?P<a>(?:{one}){repeat}){other}"
     expected = re.search(pattern, text)
     assert _found(pattern, text) == (expected and (expected[0], *expected.groups("")))
 
 
 @pytest.mark.parametrize(("pattern", "problem"), UNSUPPORTED)
-def test_what_cannot_be_searched_is_refused_with_the_way_out(pattern: str, problem: str) -> None:
+def test_rejects_unsupported_patterns_with_a_remedy(pattern: str, problem: str) -> None:
     with pytest.raises(WrapperError) as caught:
         wrapper(item_pages=["/item/", pattern])
     message = str(caught.value)
@@ -184,7 +182,7 @@ def test_what_cannot_be_searched_is_refused_with_the_way_out(pattern: str, probl
         ("fields", {"a": {"xpath": "//a[re:test(@href, '/(?!a)')]"}}, "use not(re:test(…))"),
     ],
 )
-def test_the_error_names_file_and_key(key: str, value: Any, instead: str) -> None:
+def test_error_names_file_and_key(key: str, value: Any, instead: str) -> None:
     with pytest.raises(WrapperError, match=rf"^shop\.toml: {key}.*look-ahead") as caught:
         wrapper(**{key: value})
     assert str(caught.value).endswith(instead)
@@ -199,7 +197,7 @@ def test_the_error_names_file_and_key(key: str, value: Any, instead: str) -> Non
         }}}),
     ],
 )  # fmt: skip
-def test_definitions_of_feeds_and_cells_are_checked_too(
+def test_definitions_of_feeds_and_cells_are_checked(
     kind: type[Wrapper], keys: dict[str, Any]
 ) -> None:
     with pytest.raises(WrapperError, match="look-ahead is not supported"):
@@ -207,11 +205,11 @@ def test_definitions_of_feeds_and_cells_are_checked_too(
 
 
 @pytest.mark.parametrize("pattern", USUAL)
-def test_an_ordinary_pattern_is_not_refused(pattern: str) -> None:
+def test_accepts_usual_patterns(pattern: str) -> None:
     assert compiled(pattern).pattern == pattern
 
 
-def test_patterns_of_xpath_are_its_second_arguments() -> None:
+def test_xpath_patterns_are_second_arguments() -> None:
     xpath = (
         "//a[re:test(concat(., '(1'), '\\d+')][contains(., '(?!')]"
         "[re:replace(translate(@b, '(', ')'), \"x(y)\", 'g', '(z')][re:match(., @pattern)]"
@@ -241,7 +239,7 @@ BODY = b"""<p>Price: 12 GBP</p><p id='b'>price 7<!-- 8 --> GBP</p><p pattern='(a
         ("re:replace(12, '1', 'g', 'x')", ["x2"]),
     ],
 )
-def test_functions_of_xpath_find_what_they_always_found(xpath: str, expected: list[str]) -> None:
+def test_xpath_regex_functions(xpath: str, expected: list[str]) -> None:
     page = HtmlResponse("https://shop.example/", body=BODY, encoding="utf-8")
     assert Field(xpath=xpath, type="list").read(page, ZoneInfo("UTC")) == expected
 
@@ -268,13 +266,13 @@ def test_excluded_pages_are_neither_lists_nor_items() -> None:
     assert shop.match("https://shop.example/shop/toys/").category == "toys"
 
 
-def test_an_edit_of_what_is_excluded_reads_the_lists_again() -> None:
+def test_edited_exclusions_change_digest_of_lists() -> None:
     before, after = (wrapper(not_item_pages=x) for x in ("/a", "/b"))
     assert before.selector_digest(Kind.LIST) != after.selector_digest(Kind.LIST)
     assert before.selector_digest(Kind.ITEM) == after.selector_digest(Kind.ITEM)
     assert before.digest != after.digest
 
 
-def test_a_link_with_half_a_surrogate_pair_is_searched_too() -> None:
+def test_link_with_lone_surrogate_is_matched() -> None:
     shop = wrapper(item_pages=r"/item/.+")
     assert shop.match("https://shop.example/item/\ud800").kind is Kind.ITEM

@@ -1,4 +1,4 @@
-"""Pages that are parsed in a subprocess, and pages that are nested too deeply."""
+"""Detection of pages to parse in a subprocess, and of pages nested too deeply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORTY = "<div>" * 40
     ],
     ids=["empty", "small", "long", "as deep as real pages", "deep and small"],
 )
-def test_an_ordinary_page_is_not_heavy(body: str) -> None:
+def test_ordinary_page_is_not_heavy(body: str) -> None:
     assert not is_heavy(page(body))
 
 
@@ -38,17 +38,17 @@ def test_an_ordinary_page_is_not_heavy(body: str) -> None:
     ],
     ids=["long", "attributes", "tags", "deep, with many tags"],
 )
-def test_a_page_that_may_take_long_is_heavy(body: str) -> None:
+def test_slow_page_is_heavy(body: str) -> None:
     assert is_heavy(page(body))
 
 
-def test_what_is_packed_is_heavy_sooner() -> None:
+def test_compressed_page_is_heavy_at_smaller_size() -> None:
     entries = "".join(f"<url><loc>https://a.example/{n * n * n}</loc></url>" for n in range(9999))
     assert is_heavy(page(gzip.compress(entries.encode())))
 
 
 @pytest.mark.parametrize(
-    ("body", "cut_off"),
+    ("body", "truncated"),
     [
         ("<div>" * 1_900 + "x", False),
         ("<div>" * 1_900 + "</div>" * 1_900 + "<p>x" * 5_000, False),
@@ -62,5 +62,5 @@ def test_what_is_packed_is_heavy_sooner() -> None:
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
-def test_a_page_is_cut_off_where_its_parser_gives_up(body: str, cut_off: bool) -> None:
-    assert is_truncated(page(body)) is cut_off
+def test_deep_page_is_truncated_by_parser(body: str, truncated: bool) -> None:
+    assert is_truncated(page(body)) is truncated

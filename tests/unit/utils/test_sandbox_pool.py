@@ -1,4 +1,4 @@
-"""Tests that a pool of processes returns what its function returns, within its limits."""
+"""Process pools: results, errors, limits, and replacement of processes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def pool(work: Any, processes: int = 2, seconds: float = 5) -> AsyncIterat
         processes_of_pool.close()
 
 
-def whose(argument: Any) -> tuple[int, Any]:
+def with_pid(argument: Any) -> tuple[int, Any]:
     """Return the process and the argument."""
     return os.getpid(), argument
 
 
-def test_answers_belong_to_their_questions() -> None:
+def test_results_match_their_arguments() -> None:
     async def run() -> list[tuple[int, Any]]:
-        async with pool(whose) as processes:
-            questions = ["x" * (n * 50_000) for n in range(20)]
-            answers = await asyncio.gather(*map(processes.run, questions))
-            assert [answer for _, answer in answers] == questions
+        async with pool(with_pid) as processes:
+            arguments = ["x" * (n * 50_000) for n in range(20)]
+            answers = await asyncio.gather(*map(processes.run, arguments))
+            assert [answer for _, answer in answers] == arguments
             return answers
 
     pids = {pid for pid, _ in asyncio.run(run())}
@@ -50,11 +50,11 @@ def test_answers_belong_to_their_questions() -> None:
             os.kill(pid, 0)
 
 
-def test_exceptions_are_raised_and_the_process_stays() -> None:
+def test_exception_keeps_the_process() -> None:
     def work(argument: int) -> tuple[int, int]:
         if argument:
             raise ValueError("odd")
-        return whose(argument)
+        return with_pid(argument)
 
     async def run() -> None:
         async with pool(work, processes=1) as processes:
@@ -92,7 +92,7 @@ def enlarge(_: Any) -> bytes:
         (enlarge, "larger than 64 MB"),
     ],
 )
-def test_a_call_beyond_a_limit_fails_alone(work: Any, problem: str) -> None:
+def test_exceeding_a_limit_fails_only_that_call(work: Any, problem: str) -> None:
     def either(argument: bool) -> Any:
         return work(argument) if argument else "fine"
 
@@ -106,7 +106,7 @@ def test_a_call_beyond_a_limit_fails_alone(work: Any, problem: str) -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_call_does_not_answer_the_next_one() -> None:
+def test_cancelled_call_does_not_answer_next_call() -> None:
     def slow(argument: float) -> float:
         time.sleep(argument)
         return argument
@@ -120,11 +120,11 @@ def test_a_cancelled_call_does_not_answer_the_next_one() -> None:
     asyncio.run(run())
 
 
-def test_a_process_is_replaced_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_is_replaced_after_max_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "MAX_CALLS", 3)
 
     async def run() -> list[int]:
-        async with pool(whose, processes=1) as processes:
+        async with pool(with_pid, processes=1) as processes:
             return [(await processes.run(n))[0] for n in range(6)]
 
     pids = asyncio.run(run())
@@ -136,7 +136,7 @@ def test_processes_do_not_keep_connections_open() -> None:
     async def run() -> None:
         ours, theirs = socket.socketpair()
         theirs.settimeout(5)
-        async with pool(whose) as processes:
+        async with pool(with_pid) as processes:
             await processes.run(None)
             ours.close()
             # The end of the connection arrives although a process was forked while it was open.

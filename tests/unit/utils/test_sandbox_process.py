@@ -1,4 +1,4 @@
-"""Work in a subprocess: its result is returned, and exceeding a limit ends only the subprocess."""
+"""Work in a subprocess: results, errors, and limits that end only the subprocess."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crawler.utils.sandbox import LimitExceeded, Sandbox
 AMPLE_MB = 512
 
 
-def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_MB) -> Any:
+def run_in_sandbox(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_MB) -> Any:
     """Run `work` in a subprocess and return its result."""
 
     async def do() -> Any:
@@ -27,60 +27,60 @@ def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_M
     return asyncio.run(do())
 
 
-def endlessly() -> None:
+def loop_forever() -> None:
     """Use CPU time until the process is stopped."""
     while True:
         time.time()
 
 
 @pytest.mark.parametrize("result", [None, "text", {"a": [1, 2]}, b"x" * 3_000_000])
-def test_the_result_of_the_work_comes_back(result: object) -> None:
-    assert done(lambda: result) == result
+def test_returns_result(result: object) -> None:
+    assert run_in_sandbox(lambda: result) == result
 
 
-def test_the_work_is_done_in_another_process_and_changes_nothing_here() -> None:
-    kept: list[int] = []
-    assert done(lambda: kept.append(1) or os.getpid()) != os.getpid()
-    assert kept == []
+def test_runs_in_another_process_without_side_effects() -> None:
+    values: list[int] = []
+    assert run_in_sandbox(lambda: values.append(1) or os.getpid()) != os.getpid()
+    assert values == []
 
 
-def test_an_error_of_the_work_is_raised_here() -> None:
+def test_raises_error_of_subprocess() -> None:
     with pytest.raises(KeyError, match="missing"):
-        done(lambda: {}["missing"])
+        run_in_sandbox(lambda: {}["missing"])
 
 
-def test_work_without_end_is_ended() -> None:
+def test_endless_work_is_stopped() -> None:
     with pytest.raises(LimitExceeded, match="takes longer than 1 s of processor time"):
-        done(endlessly, seconds=1)
+        run_in_sandbox(loop_forever, seconds=1)
 
 
-def test_work_that_waits_for_ever_is_ended() -> None:
+def test_sleeping_work_is_stopped() -> None:
     with pytest.raises(LimitExceeded, match=r"takes longer than 0.1 s"):
-        done(lambda: time.sleep(60), seconds=0.1)
+        run_in_sandbox(lambda: time.sleep(60), seconds=0.1)
 
 
-def test_work_that_takes_all_memory_is_ended() -> None:
+def test_work_above_memory_limit_is_stopped() -> None:
     with pytest.raises(LimitExceeded, match="takes more than 64 MB of memory"):
-        done(lambda: len(bytearray(200_000_000)), megabytes=64)
+        run_in_sandbox(lambda: len(bytearray(200_000_000)), megabytes=64)
 
 
-def test_work_that_breaks_its_process_breaks_no_other() -> None:
+def test_crash_ends_only_the_subprocess() -> None:
     with pytest.raises(LimitExceeded, match="subprocess terminated by SIGUSR1"):
-        done(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        run_in_sandbox(lambda: os.kill(os.getpid(), signal.SIGUSR1))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_travel_is_said() -> None:
+def test_unpicklable_result_is_an_error() -> None:
     with pytest.raises(LimitExceeded, match="could not be sent back"):
-        done(threading.Lock)
+        run_in_sandbox(threading.Lock)
 
 
-def test_a_result_without_measure_is_not_taken() -> None:
+def test_rejects_too_large_result() -> None:
     with pytest.raises(LimitExceeded, match="larger than 64 MB"):
-        done(lambda: b"x" * 70_000_000, megabytes=1000)
+        run_in_sandbox(lambda: b"x" * 70_000_000, megabytes=1000)
 
 
-def test_several_at_once_wait_for_a_place() -> None:
+def test_concurrent_runs_wait_for_a_slot() -> None:
     async def all_of() -> list[int]:
         sandbox = Sandbox(5, AMPLE_MB)
         return await asyncio.gather(*(sandbox.run(lambda n=n: n) for n in range(6)))  # type: ignore[misc]
@@ -88,12 +88,12 @@ def test_several_at_once_wait_for_a_place() -> None:
     assert asyncio.run(all_of()) == list(range(6))
 
 
-def test_who_waits_no_longer_leaves_no_process_behind(tmp_path: Path) -> None:
-    noted = tmp_path / "pid"
+def test_cancelled_run_leaves_no_process(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
 
     def work() -> None:
-        noted.write_text(str(os.getpid()))
-        endlessly()
+        pid_file.write_text(str(os.getpid()))
+        loop_forever()
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
@@ -101,4 +101,4 @@ def test_who_waits_no_longer_leaves_no_process_behind(tmp_path: Path) -> None:
 
     asyncio.run(give_up())
     with pytest.raises(ProcessLookupError):
-        os.kill(int(noted.read_text()), 0)
+        os.kill(int(pid_file.read_text()), 0)

@@ -30,30 +30,30 @@ def limited(work: Callable[[], object], seconds: float) -> None:
         work()
 
 
-def test_a_search_that_never_ends_is_ended() -> None:
+def test_endless_search_is_stopped() -> None:
     with pytest.raises(TimeLimitExceeded, match=r"takes longer than 0.2 s of processor time"):
         limited(lambda: re.search(*ENDLESS), 0.2)
 
 
-def test_no_other_exception_hides_it() -> None:
+def test_time_limit_cannot_be_suppressed() -> None:
     with pytest.raises(TimeLimitExceeded):
         limited(endless, 0.2)
 
 
-def test_what_is_done_in_time_goes_on_undisturbed() -> None:
+def test_work_in_time_is_not_affected() -> None:
     with time_limit(60):
         value = 1
     assert value == 1
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-def test_an_error_in_time_is_the_error() -> None:
+def test_error_within_time_limit_is_raised() -> None:
     with pytest.raises(KeyError), time_limit(60):
         raise KeyError
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-def test_nothing_is_ended_after_the_block() -> None:
+def test_late_signal_after_the_block_is_ignored() -> None:
     with pytest.raises(TimeLimitExceeded):
         limited(endless, 0.05)
     signal.raise_signal(signal.SIGPROF)

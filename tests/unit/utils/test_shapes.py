@@ -1,4 +1,4 @@
-"""Shapes of URLs: a summary of many links in a few lines."""
+"""Shapes of URLs, which summarize many links in a few lines."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def texts(*paths: str) -> dict[str, int]:
         "long path", "none",
     ],
 )  # fmt: skip
-def test_links_that_differ_in_words_and_numbers_have_one_shape(
+def test_links_with_different_words_and_numbers_share_a_shape(
     paths: list[str], expected: dict[str, int]
 ) -> None:
     assert texts(*paths) == expected
 
 
-def test_the_most_frequent_shape_comes_first_with_its_first_link() -> None:
+def test_most_frequent_shape_is_first() -> None:
     result = shapes([f"{SITE}/about", *(f"{SITE}/tag/{word}" for word in WORDS)])
     assert result[0] == Shape("/tag/{word}", 5, f"{SITE}/tag/love")
 
 
-def test_hosts_are_named_where_there_are_several() -> None:
+def test_shapes_of_several_hosts_include_host() -> None:
     result = shapes([f"{SITE}/a", "https://b.example/a"])
     assert {shape.text for shape in result} == {"shop.example/a", "b.example/a"}
 
 
-def test_a_url_that_cannot_be_read_is_left_out() -> None:
+def test_invalid_url_is_skipped() -> None:
     assert shapes(["https://[x/"]) == []
 
 
-def test_no_text_makes_it_slow() -> None:
+def test_takes_linear_time_for_any_urls() -> None:
     chance = random.Random(1)
-    signs = "aaaaab-/-/./0?&={}"
-    urls = [f"{SITE}/{''.join(chance.choices(signs, k=2000))}" for _ in range(2000)]
+    characters = "aaaaab-/-/./0?&={}"
+    urls = [f"{SITE}/{''.join(chance.choices(characters, k=2000))}" for _ in range(2000)]
     urls += [f"{SITE}/{'a-' * 900}{n}b{'-a' * 90}" for n in range(2000)]
     began = time.process_time()
     result = shapes(urls)

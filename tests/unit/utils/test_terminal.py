@@ -1,4 +1,4 @@
-"""A single output path for console text, plain lines, JSON, and log records."""
+"""Escaping of console text, plain lines, JSON, and log records."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from crawler.utils.terminal import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-NASTY = (
+UNSAFE_TEXT = (
     "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm\ud800"
     "[/nope] [bold] :smile:"
 )
 # Modules that write data instead of text for people, or that run before a command exists.
-PRINTING = {
+PRINTING_MODULES = {
     "crawler/utils/terminal.py",
     "crawler/ops/kernels.py",
     "crawler/utils/process.py",
@@ -42,43 +42,43 @@ PRINTING = {
 }
 
 
-def test_escapes_stand_for_what_a_terminal_acts_on() -> None:
-    shown = visible(NASTY)
+def test_control_characters_become_visible_escapes() -> None:
+    shown = visible(UNSAFE_TEXT)
     assert UNSAFE.search(shown) is None
     assert shown.startswith(r"a\x1b[31mb\x9b2Jc\x07d\re\u202ef")
     assert visible("tab\tline\nGrüße 👨\u200d👩 न\u200dम") == "tab\tline\nGrüße 👨\u200d👩 न\u200dम"
     assert visible("a\u00a0b\tc\n", spaces=True) == "a\\xa0b\\tc\n"
 
 
-def test_a_console_takes_no_markup_and_no_escapes() -> None:
+def test_console_ignores_markup_and_escapes_controls() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, width=400)
-    table = Table(NASTY, "n", title=NASTY)
-    table.add_row(NASTY, Text(NASTY, style="red"))
-    for item in (NASTY, Text(NASTY), table, (NASTY, [NASTY])):
+    table = Table(UNSAFE_TEXT, "n", title=UNSAFE_TEXT)
+    table.add_row(UNSAFE_TEXT, Text(UNSAFE_TEXT, style="red"))
+    for item in (UNSAFE_TEXT, Text(UNSAFE_TEXT), table, (UNSAFE_TEXT, [UNSAFE_TEXT])):
         console.print(item)
     assert UNSAFE.search(file.getvalue()) is None
     assert file.getvalue().count("[/nope] [bold] :smile:") >= 7
 
 
-def test_styles_stay_on_a_terminal() -> None:
+def test_styles_are_kept_on_a_terminal() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, force_terminal=True, color_system="standard")
     console.print(Text("x\x9by"), style="red")
     assert file.getvalue() == "\x1b[31mx\\x9by\x1b[0m\n"
 
 
-def test_json_is_the_same_and_escaped() -> None:
-    text = as_json({NASTY: [NASTY]})
+def test_json_is_escaped_and_round_trips() -> None:
+    text = as_json({UNSAFE_TEXT: [UNSAFE_TEXT]})
     assert UNSAFE.search(text) is None
-    assert json.loads(text) == {NASTY: [NASTY]}
+    assert json.loads(text) == {UNSAFE_TEXT: [UNSAFE_TEXT]}
 
 
 def test_plain_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    print_line(NASTY)
-    print_line(NASTY, error=True)
+    print_line(UNSAFE_TEXT)
+    print_line(UNSAFE_TEXT, error=True)
     shown = capsys.readouterr()
-    assert shown.out == shown.err == visible(NASTY) + "\n"
+    assert shown.out == shown.err == visible(UNSAFE_TEXT) + "\n"
 
 
 def test_log_records_are_escaped_in_any_format() -> None:
@@ -87,11 +87,11 @@ def test_log_records_are_escaped_in_any_format() -> None:
         return SafeRecord("x", logging.INFO, __file__, 1, message, given, raised)
 
     form = logging.Formatter("%(levelname)s %(message)s")
-    assert UNSAFE.search(form.format(record("%s %r", NASTY, ValueError(NASTY)))) is None
+    assert UNSAFE.search(form.format(record("%s %r", UNSAFE_TEXT, ValueError(UNSAFE_TEXT)))) is None
     assert form.format(record("%d of %s", 3, "a\nb")) == "INFO 3 of a\n  b"
     assert form.format(record("all:\n {1}")) == "INFO all:\n {1}"
     try:
-        raise ValueError(NASTY)
+        raise ValueError(UNSAFE_TEXT)
     except ValueError:
         text = form.format(record("failed", error=True))
     assert UNSAFE.search(text) is None
@@ -124,16 +124,16 @@ def test_secrets_are_not_logged(text: str, shown: str, capsys: pytest.CaptureFix
     assert shown in logging.Formatter().format(failed)
 
 
-def test_secrets_are_left_out_in_linear_time() -> None:
+def test_secrets_are_removed_in_linear_time() -> None:
     began = time.perf_counter()
     for text in ("://" * 300_000, "a" * 1_000_000, "a:" * 500_000, "a:b" * 300_000 + " "):
         without_secrets(text)
     assert time.perf_counter() - began < 2
 
 
-def test_nothing_else_prints() -> None:
+def test_only_listed_modules_print() -> None:
     """Check that only the modules above use print(), a standard stream, or a rich console."""
-    printing = set()
+    modules_found = set()
     for path in (ROOT / "crawler").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if not re.search(r"print|Console|json\.dump|sys\.std", text):
@@ -145,5 +145,5 @@ def test_nothing_else_prints() -> None:
             if called in ("print", "Console", "rich.print", "json.dump") or called.startswith(
                 ("sys.stdout.write", "sys.stderr.write")
             ):
-                printing.add(str(path.relative_to(ROOT)))
-    assert printing <= PRINTING
+                modules_found.add(str(path.relative_to(ROOT)))
+    assert modules_found <= PRINTING_MODULES

@@ -31,7 +31,7 @@ def test_amounts_are_read(unit: Callable[[str], float], text: str, amount: float
         (units.share, "inf"),
     ],
 )  # fmt: skip
-def test_what_is_no_amount_is_named(unit: Callable[[str], float], text: str) -> None:
+def test_rejects_invalid_amounts(unit: Callable[[str], float], text: str) -> None:
     with pytest.raises(ValueError, match="invalid ") as caught:
         unit(text)
     assert repr(text) in str(caught.value)

@@ -31,21 +31,21 @@ from crawler.utils.urls import bare, canonical, host_of, is_http, item_key, like
     ids=[
         "host and empty path",
         "scheme",
-        "white space around",
+        "surrounding whitespace",
         "fragment",
         "query is sorted",
-        "same name twice",
+        "repeated name",
         "escapes",
         "path in UTF-8",
         "query in UTF-8",
-        "an escaped slash stays",
+        "escaped slash is kept",
         "international host",
         "port",
         "dots",
-        "case of the path stays",
+        "case of the path is kept",
     ],
 )
-def test_a_url_has_one_form(url: str, expected: str) -> None:
+def test_canonical_form(url: str, expected: str) -> None:
     assert canonical(url) == expected
 
 
@@ -57,7 +57,7 @@ def test_a_url_has_one_form(url: str, expected: str) -> None:
         ("https://example.com:80/a", "https://example.com:80/a"),
     ],
 )
-def test_a_port_that_goes_without_saying_is_left_out(url: str, expected: str) -> None:
+def test_default_port_is_removed(url: str, expected: str) -> None:
     assert canonical(url) == expected
 
 
@@ -65,13 +65,13 @@ def test_a_port_that_goes_without_saying_is_left_out(url: str, expected: str) ->
     "query",
     ["utm_source=x", "UTM_Campaign=y", "gclid=1", "PHPSESSID=ab", "fbclid", "utm_a=1&utm_b=2"],
 )
-def test_marks_of_campaigns_and_sessions_go(query: str) -> None:
+def test_campaign_and_session_parameters_are_removed(query: str) -> None:
     assert canonical(f"http://example.com/a?{query}") == "http://example.com/a"
     assert canonical(f"http://example.com/a?id=5&{query}") == "http://example.com/a?id=5"
 
 
 @pytest.mark.parametrize("query", ["id=5", "page=2", "utm=1", "q=utm_source"])
-def test_other_parameters_stay(query: str) -> None:
+def test_other_parameters_are_kept(query: str) -> None:
     assert canonical(f"http://example.com/a?{query}") == f"http://example.com/a?{query}"
 
 
@@ -87,11 +87,11 @@ def test_other_parameters_stay(query: str) -> None:
     ],
     ids=["at the end", "before a query", "capitals", "no session", "twice", "inside the path"],
 )
-def test_session_ids_in_the_path_go(url: str, expected: str) -> None:
+def test_session_ids_in_path_are_removed(url: str, expected: str) -> None:
     assert canonical(url) == expected
 
 
-def test_escapes_of_another_encoding_survive_the_removal_of_a_parameter() -> None:
+def test_removing_a_parameter_keeps_other_escapes() -> None:
     assert canonical("http://example.com/?q=%E9&utm_source=x") == canonical(
         "http://example.com/?q=%E9"
     )
@@ -99,13 +99,11 @@ def test_escapes_of_another_encoding_survive_the_removal_of_a_parameter() -> Non
 
 @pytest.mark.parametrize("strip", [("sid",), ("SID",), ("s*",), ("S?D",)])
 @pytest.mark.parametrize("name", ["sid", "SID", "Sid"])
-def test_the_case_of_a_parameter_to_strip_does_not_matter(
-    name: str, strip: tuple[str, ...]
-) -> None:
+def test_stripped_parameters_ignore_case(name: str, strip: tuple[str, ...]) -> None:
     assert canonical(f"http://example.com/?{name}=1&a=2", strip) == "http://example.com/?a=2"
 
 
-def test_with_nothing_to_strip_every_parameter_stays() -> None:
+def test_keeps_all_parameters_without_strip_rules() -> None:
     url = "http://example.com/a;jsessionid=1?utm_source=x"
     assert canonical(url, ()) == url
 
@@ -113,9 +111,9 @@ def test_with_nothing_to_strip_every_parameter_stays() -> None:
 @pytest.mark.parametrize(
     "url",
     ["http://[::1", "http://example.com:99999/", "http://x\ud800.com/", "http://example.com:abc/"],
-    ids=["half an address", "port out of range", "lone surrogate", "port of letters"],
+    ids=["incomplete address", "port out of range", "lone surrogate", "port of letters"],
 )
-def test_what_cannot_be_read_is_a_value_error(url: str) -> None:
+def test_invalid_url_is_a_value_error(url: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         canonical(url)
 
@@ -131,7 +129,7 @@ def test_what_cannot_be_read_is_a_value_error(url: str) -> None:
         ("", ""),
     ],
 )
-def test_the_host_of_a_url(url: str, host: str) -> None:
+def test_host_of_url(url: str, host: str) -> None:
     assert host_of(url) == host
 
 
@@ -151,7 +149,7 @@ def test_the_host_of_a_url(url: str, host: str) -> None:
         ("http://[::1", False),
     ],
 )
-def test_only_absolute_http_urls_with_a_host_are_http(url: str, http: bool) -> None:
+def test_is_http_requires_absolute_url_with_host(url: str, http: bool) -> None:
     assert is_http(url) is http
 
 
@@ -168,11 +166,11 @@ def test_only_absolute_http_urls_with_a_host_are_http(url: str, http: bool) -> N
         ("", False),
     ],
 )
-def test_a_host_is_within_a_domain_or_below_it(host: str, inside: bool) -> None:
+def test_within_matches_domains_and_subdomains(host: str, inside: bool) -> None:
     assert within(host, ("example.com", "other.org")) is inside
 
 
-def test_a_pattern_takes_time_in_proportion_to_the_url() -> None:
+def test_like_pattern_matches_in_linear_time() -> None:
     assert re.search("^" + like("/news/*-2026"), "https://x/news/a-b-2026.html")
     assert re.search("^" + like("b*a"), "https://x/ab") is None, "the order of the parts matters"
     assert re.search("^" + like("a.c?"), "https://x/abc") is None, "not a regular expression"
@@ -181,7 +179,7 @@ def test_a_pattern_takes_time_in_proportion_to_the_url() -> None:
     assert time.process_time() - began < 1
 
 
-def test_urls_that_often_lead_to_the_same_page() -> None:
+def test_variants_of_a_url_have_one_bare_form() -> None:
     urls = variants("https://www.shop.example/News/index.html?a=1")
     for url in (
         "http://www.shop.example/News/index.html?a=1", "https://shop.example/News/",
@@ -209,5 +207,5 @@ def test_urls_that_often_lead_to_the_same_page() -> None:
         (None, None),
     ],
 )
-def test_an_item_is_known_by_its_url_without_scheme(url: str | None, key: str | None) -> None:
+def test_item_key_is_url_without_scheme(url: str | None, key: str | None) -> None:
     assert item_key(url) == key

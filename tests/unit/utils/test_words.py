@@ -1,4 +1,4 @@
-"""Periods, ages, and numbers in sentences."""
+"""Wording of periods, ages, and visit rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
         (60, "2.5 days"), (168, "7 days"), (672, "28 days"), (0.9999, "hour"),
     ],
 )  # fmt: skip
-def test_periods_as_after_every(hours: float, words: str) -> None:
+def test_period_wording(hours: float, words: str) -> None:
     assert period(hours) == words
 
 
@@ -28,7 +28,7 @@ def test_periods_as_after_every(hours: float, words: str) -> None:
         (2 * HOUR, "2 h"), (3 * DAY, "3 days"), (3.25 * DAY, "3.2 days"), (11.6 * DAY, "12 days"),
     ],
 )  # fmt: skip
-def test_ages_in_minutes_hours_and_days(seconds: float, words: str) -> None:
+def test_age_wording(seconds: float, words: str) -> None:
     assert span(seconds) == words
 
 
@@ -41,7 +41,7 @@ def test_ages_in_minutes_hours_and_days(seconds: float, words: str) -> None:
         (28, "4 visits a day"), (2016, "288 visits a day"),
     ],
 )  # fmt: skip
-def test_numbers_of_visits(per_week: float, words: str) -> None:
+def test_visit_rate_wording(per_week: float, words: str) -> None:
     assert often(per_week) == words
 
 
@@ -52,7 +52,7 @@ def test_numbers_of_visits(per_week: float, words: str) -> None:
         (0.0, 1.0, False), (None, 1.0, False), (1.0, None, False), (2.0, 2.0, True),
     ],
 )  # fmt: skip
-def test_a_figure_is_known_within_a_factor_of_ten(
+def test_estimate_is_known_within_a_factor_of_ten(
     low: float | None, high: float | None, known: bool
 ) -> None:
     assert is_known(low, high) is known

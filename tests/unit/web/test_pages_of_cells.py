@@ -1,4 +1,4 @@
-"""Pages of cells: display and escaping, staleness, and the files that a build writes and keeps."""
+"""Dashboards of cells: display and escaping, staleness, and files written by a build."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Folders:
     def page(self, name: str = "index.html") -> str:
         return (self.out / name).read_text(encoding="utf-8")
 
-    def shown(self, text: str, *cells: Row) -> str:
+    def rendered(self, text: str, *cells: Row) -> str:
         self.template("index.html", text)
         self.cells = list(cells)
         done = self.build()
@@ -87,13 +87,13 @@ def folders(tmp_path: Path) -> Folders:
         {EVIL: "x", "price": 3},
     ],
 )
-def test_what_cells_hold_is_never_markup(folders: Folders, content: Row) -> None:
-    page = folders.shown('{{ show("c") }}', cell("c", content))
+def test_cell_content_is_escaped(folders: Folders, content: Row) -> None:
+    page = folders.rendered('{{ show("c") }}', cell("c", content))
     assert "<script" not in page
     assert ESCAPED in page
 
 
-def test_names_and_errors_are_never_markup(folders: Folders) -> None:
+def test_names_and_errors_are_escaped(folders: Folders) -> None:
     folders.cells = [cell(EVIL, {"value": 1}, EVIL, error=f'">{EVIL}', content_hash='"><b>')]
     folders.build(builtin=True)
     page = folders.page()
@@ -102,19 +102,19 @@ def test_names_and_errors_are_never_markup(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("template", ['{{ show("c") }}', '{{ cell("c").html }}'])
-def test_foreign_markup_is_cleaned(folders: Folders, template: str) -> None:
+def test_html_of_cells_is_sanitized(folders: Folders, template: str) -> None:
     html = (
         f'<b onclick="x()">bold</b>{EVIL}<a href="https://a.example/">in</a></section>'
         '<a href="javascript:x()">js</a><style>*{}</style><i data-cell="x">i</i><iframe src="x">'
     )
-    page = folders.shown(template, cell("c", {"html": html}))
+    page = folders.rendered(template, cell("c", {"html": html}))
     assert '<b>bold</b><a href="https://a.example/" rel="noopener noreferrer">in</a>' in page
     for part in ("<script", "onclick", "javascript:", "<style", 'data-cell="x"', "<iframe"):
         assert part not in page
 
 
-def test_a_cell_gives_its_parts(folders: Folders) -> None:
-    page = folders.shown(
+def test_cell_attributes_in_templates(folders: Folders) -> None:
+    page = folders.rendered(
         '{% set c = cell("market/rate") %}{{ c.name }} {{ c.spider }} {{ c.group }} {{ c.value }} '
         "{{ c.age_seconds|age }} {{ c.stale }} {{ c.period_seconds }} {{ c.error }}|"
         '{% for row in cell("q").rows %}{{ row.a }};{% endfor %}{{ cell("f").fields.price }}',
@@ -125,8 +125,8 @@ def test_a_cell_gives_its_parts(folders: Folders) -> None:
     assert page == "rate market dynamic 12.50 EUR 3 min ago False 300.0 |1;;3"
 
 
-def test_show_has_a_form_for_each_kind(folders: Folders) -> None:
-    page = folders.shown(
+def test_show_renders_every_kind_of_content(folders: Folders) -> None:
+    page = folders.rendered(
         '{% for name in "tlfnu" %}{{ show(name) }}{% endfor %}',
         cell("t", {"columns": ["a", "b"], "rows": [{"a": 1.5, "b": NOW}]}),
         cell("l", {"value": ["x", "y"]}),
@@ -147,10 +147,10 @@ def test_show_has_a_form_for_each_kind(folders: Folders) -> None:
     assert 'data-period="300.0"' in page
 
 
-def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
+def test_unread_cell_is_not_an_error(folders: Folders) -> None:
     text = '{{ cell("c").value }}, {{ cell("c").fields.a }}, {{ cell("c").value|default("-") }}'
     loop = '{% for row in cell("c").rows %}row{% endfor %}{{ cell("c").stale }}'
-    assert folders.shown(text + loop, cell("c")) == "not read yet, not read yet, -True"
+    assert folders.rendered(text + loop, cell("c")) == "not read yet, not read yet, -True"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
         ({"refreshed_at": NOW + timedelta(days=1)}, None),
     ],
 )
-def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
+def test_cell_is_stale_if_failed_or_late(more: Row, reason: str | None) -> None:
     named = Cells([cell("c", {"value": 1}, **more)], NOW).named("c")
     assert (named.reason, named.stale) == (reason, reason is not None)
 
@@ -186,21 +186,21 @@ def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
         ('\n{% include "_p.html" %}', "_p.html, line 2: cell not found: 'e'"),
     ],
 )
-def test_a_problem_has_template_line_and_cause(folders: Folders, text: str, problem: str) -> None:
+def test_problem_names_template_line_and_cause(folders: Folders, text: str, problem: str) -> None:
     folders.template("_p.html", '\n{{ cell("e") }}')
     given = (cell("a", {"value": 1}), cell("b", {}, "x"), cell("b", {}, "y"))
     assert folders.problem(text, *given) == problem
     assert not (folders.out / "index.html").exists()
 
 
-def test_a_template_that_is_no_text_is_a_problem(folders: Folders) -> None:
+def test_binary_template_is_a_problem(folders: Folders) -> None:
     (folders.templates / "index.html").write_bytes(b"\xff")
     assert "UnicodeDecodeError" in folders.build().problems["index.html"]
 
 
-def test_a_failing_page_keeps_its_file_and_others_are_written(folders: Folders) -> None:
+def test_failed_page_keeps_its_file(folders: Folders) -> None:
     folders.template("b.html", 'good {{ cell("c").value }}')
-    folders.shown('old {{ cell("c").value }}', cell("c", {"value": 1}))
+    folders.rendered('old {{ cell("c").value }}', cell("c", {"value": 1}))
     folders.cells = [cell("c", {"value": 2})]
     folders.template("index.html", 'new {{ cell("d").value }}')
     done = folders.build()
@@ -213,16 +213,16 @@ def test_a_failing_page_keeps_its_file_and_others_are_written(folders: Folders) 
     assert folders.page() == "new 3"
 
 
-def test_a_page_is_built_again_only_when_its_cells_changed(folders: Folders) -> None:
+def test_page_is_rebuilt_only_if_its_cells_change(folders: Folders) -> None:
     folders.template("b.html", '{{ cell("b").value }}')
     before = cell("a", {"value": 1}), cell("b", {"value": 1})
-    folders.shown('{{ show("a") }}', *before)
-    kept = (folders.out / "index.html").stat()
+    folders.rendered('{{ show("a") }}', *before)
+    old_stat = (folders.out / "index.html").stat()
     assert folders.build().pages == {"b.html": "unchanged", "index.html": "unchanged"}
     later = before[0] | {"refreshed_at": NOW, "refreshed": 9}
     folders.cells = [later, cell("b", {"value": 2})]
     assert folders.build().pages == {"b.html": "written", "index.html": "unchanged"}
-    assert (folders.out / "index.html").stat().st_mtime_ns == kept.st_mtime_ns
+    assert (folders.out / "index.html").stat().st_mtime_ns == old_stat.st_mtime_ns
     for more in ({"error": "status 500"}, {"error": "status 404"}, {"refreshed_at": None}):
         folders.cells[0] = before[0] | more
         assert folders.build().pages["index.html"] == "written", more
@@ -232,19 +232,19 @@ def test_a_page_is_built_again_only_when_its_cells_changed(folders: Folders) -> 
     }  # fmt: skip
 
 
-def test_a_page_is_built_again_when_its_cells_become_stale(folders: Folders) -> None:
-    folders.shown('{{ show("a") }}', cell("a", {"value": 1}))
+def test_page_is_rebuilt_when_its_cells_become_stale(folders: Folders) -> None:
+    folders.rendered('{{ show("a") }}', cell("a", {"value": 1}))
     assert folders.build(NOW + timedelta(hours=1)).pages == {"index.html": "written"}
     assert 'title="last read 63 min ago, period 5 minutes"' in folders.page()
 
 
-def test_a_second_cell_of_the_name_is_noticed(folders: Folders) -> None:
-    folders.shown('{{ cell("a").value }}', cell("a", {"value": 1}))
+def test_second_cell_with_same_name_fails_the_page(folders: Folders) -> None:
+    folders.rendered('{{ cell("a").value }}', cell("a", {"value": 1}))
     folders.cells.append(cell("a", {"value": 1}, "other"))
     assert folders.build().pages == {"index.html": "failed"}
 
 
-def test_a_page_of_all_cells_notices_new_ones(folders: Folders) -> None:
+def test_page_of_all_cells_is_rebuilt_for_new_cells(folders: Folders) -> None:
     folders.cells = [cell("a", {"value": 1})]
     assert folders.build(builtin=True).pages == {"index.html": "written"}
     assert 'data-count="1"' in folders.page()
@@ -253,14 +253,14 @@ def test_a_page_of_all_cells_notices_new_ones(folders: Folders) -> None:
     assert folders.build(builtin=True).pages == {"index.html": "unchanged"}
 
 
-def test_the_built_in_page_of_no_cells(folders: Folders) -> None:
+def test_built_in_page_without_cells(folders: Folders) -> None:
     folders.build(builtin=True)
     assert "No cells yet" in folders.page()
 
 
-def test_missing_output_a_changed_template_and_a_broken_record(folders: Folders) -> None:
+def test_missing_or_outdated_output_is_rebuilt(folders: Folders) -> None:
     folders.template("_p", "1")
-    folders.shown("{% include '_p' %}", cell("a", {"value": 1}))
+    folders.rendered("{% include '_p' %}", cell("a", {"value": 1}))
     (folders.out / "index.html").unlink()
     assert folders.build().pages == {"index.html": "written"}
     folders.template("_p", "2")
@@ -274,10 +274,10 @@ def test_missing_output_a_changed_template_and_a_broken_record(folders: Folders)
     assert folders.build().pages == {"index.html": "unchanged"}
 
 
-def test_removed_templates_take_only_our_files_with_them(folders: Folders) -> None:
+def test_removed_templates_delete_only_built_files(folders: Folders) -> None:
     folders.template("sub/old.html", "x")
     folders.template("sub/a.css", "x")
-    folders.shown("x")
+    folders.rendered("x")
     (folders.out / "mine.html").write_text("mine", encoding="utf-8")
     (folders.templates / "sub/old.html").unlink()
     (folders.templates / "sub/a.css").unlink()
@@ -287,7 +287,7 @@ def test_removed_templates_take_only_our_files_with_them(folders: Folders) -> No
     assert set(Record.read(folders.out).pages) == {"index.html"}
 
 
-def test_files_are_copied_and_partials_are_not(folders: Folders) -> None:
+def test_static_files_are_copied_but_not_partials(folders: Folders) -> None:
     folders.template("style/a.css", "a {}")
     folders.template("_parts/b.html", "b")
     folders.template(".git/c.html", "c")
@@ -306,7 +306,7 @@ def test_files_are_copied_and_partials_are_not(folders: Folders) -> None:
     assert folders.page("style/a.css") == "b {}"
 
 
-def test_what_an_import_asks_for_is_noted_for_each_page(folders: Folders) -> None:
+def test_cells_used_by_imports_are_recorded_per_page(folders: Folders) -> None:
     folders.template("_m.html", '{% set v = cell("a").value %}{% macro m() %}{{ v }}{% endmacro %}')
     for name in ("b.html", "index.html"):
         folders.template(name, '{% import "_m.html" as m %}{{ m.m() }}')
@@ -317,7 +317,7 @@ def test_what_an_import_asks_for_is_noted_for_each_page(folders: Folders) -> Non
 
 
 @pytest.mark.parametrize("name", [None, "_only.html", "cells.json"])
-def test_a_folder_without_pages_is_refused(folders: Folders, name: str | None) -> None:
+def test_rejects_template_folder_without_pages(folders: Folders, name: str | None) -> None:
     if name:
         folders.template(name, "x")
     if name == "cells.json":
@@ -328,7 +328,7 @@ def test_a_folder_without_pages_is_refused(folders: Folders, name: str | None) -
         sources.find(folders.templates / "none")
 
 
-def test_a_page_that_cannot_be_written_is_its_own_problem(folders: Folders) -> None:
+def test_unwritable_page_fails_alone(folders: Folders) -> None:
     (folders.out / "index.html" / "x").mkdir(parents=True)
     folders.template("b.html", "b")
     folders.template("index.html", "x")
@@ -337,7 +337,7 @@ def test_a_page_that_cannot_be_written_is_its_own_problem(folders: Folders) -> N
     assert done.problems["index.html"].startswith(f"{folders.out}/index.html: ")
 
 
-def test_an_output_folder_that_is_a_file_is_refused(folders: Folders) -> None:
+def test_rejects_output_folder_that_is_a_file(folders: Folders) -> None:
     folders.template("index.html", "x")
     folders.out.write_text("x", encoding="utf-8")
     with pytest.raises(ConfigError, match="out"):
@@ -349,7 +349,7 @@ def test_an_output_folder_that_is_a_file_is_refused(folders: Folders) -> None:
     [(None, "never"), (1, "just now"), (45, "45 s ago"), (180, "3 min ago"), (7200, "2 h ago"),
      (1e6, "12 days ago")],
 )  # fmt: skip
-def test_ages_are_in_their_largest_unit(seconds: float | None, text: str) -> None:
+def test_ages_use_largest_unit(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
 
 
@@ -380,7 +380,7 @@ def root(tmp_path: Path) -> Path:
         ("big", 404),
     ],
 )  # fmt: skip
-def test_only_files_of_the_folder_are_answered(root: Path, path: str, status: int) -> None:
+def test_serves_only_files_of_the_folder(root: Path, path: str, status: int) -> None:
     result = file_response(root, path)
     assert result.status_code == status
     assert "default-src 'self'" in result.headers["Content-Security-Policy"]
@@ -390,7 +390,7 @@ def test_only_files_of_the_folder_are_answered(root: Path, path: str, status: in
         assert b"secret" not in result.body
 
 
-def test_a_file_is_sent_only_once_if_unchanged(root: Path) -> None:
+def test_unchanged_file_is_304(root: Path) -> None:
     first = file_response(root, "")
     assert first.headers["Content-Type"] == "text/html; charset=utf-8"
     again = file_response(root, "", first.headers["ETag"])
@@ -406,5 +406,5 @@ def test_a_file_is_sent_only_once_if_unchanged(root: Path) -> None:
         ("192.168.1.1", False), ("localhost:80:80", False), ("::1", False), ("[::2]", False),
     ],
 )  # fmt: skip
-def test_hosts_that_are_this_machine(host: str, local: bool) -> None:
+def test_local_hosts(host: str, local: bool) -> None:
     assert is_local(host) is local

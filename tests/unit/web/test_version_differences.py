@@ -1,4 +1,4 @@
-"""Differences between two versions of a target: unchanged lines far from an edit are folded."""
+"""Differences between two versions of a target: folding of unchanged lines far from an edit."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def parts(unchanged: int) -> list[tuple[str, int]]:
         (CONTEXT_LINES + 2, [("folded", 2), ("same", CONTEXT_LINES)]),
     ],
 )
-def test_a_single_line_is_not_folded(unchanged: int, expected: list[tuple[str, int]]) -> None:
+def test_single_line_is_not_folded(unchanged: int, expected: list[tuple[str, int]]) -> None:
     assert parts(unchanged) == [*expected, ("changed", 1)]

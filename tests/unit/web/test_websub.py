@@ -1,4 +1,4 @@
-"""Push: the effect of a subscription, its secrets, its times, and the hosts it may contact."""
+"""Push: subscriptions and polls, secrets, renewal times, and allowed hosts."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def push(**fields: Any) -> dict[str, Any]:
     } | fields  # fmt: skip
 
 
-def test_a_hub_that_delivers_makes_polls_rare() -> None:
+def test_delivering_hub_makes_polls_rare() -> None:
     assert is_active(push(), NOON)
     assert poll_hours(2, push(), NOON, RARE) == RARE
 
 
-def test_a_plan_that_is_rarer_stands() -> None:
+def test_rarer_plan_takes_precedence() -> None:
     assert poll_hours(100, push(), NOON, RARE) == 100
 
 
@@ -62,20 +62,20 @@ def test_a_plan_that_is_rarer_stands() -> None:
         push(lease_until=NOON), push(lease_until=None), push(delivered_at=None),
         push(delivered_at=NOON - 11 * DAY),
     ],
-    ids=["none", "empty", "asked", "refused", "ended", "lease over", "no lease",
-         "never delivered", "not for longer than a lease"],
+    ids=["none", "empty", "asked", "refused", "ended", "expired lease", "no lease",
+         "never delivered", "not within a lease"],
 )  # fmt: skip
-def test_otherwise_the_plan_stands(subscription: dict[str, Any] | None) -> None:
+def test_inactive_subscription_keeps_planned_polls(subscription: dict[str, Any] | None) -> None:
     assert poll_hours(2, subscription, NOON, RARE) == 2
 
 
-def test_a_renewed_lease_keeps_what_was_proven_before() -> None:
+def test_renewed_lease_keeps_earlier_deliveries() -> None:
     renewed = push(leased_at=NOON, lease_until=NOON + 10 * DAY, delivered_at=NOON - 5 * DAY)
     assert poll_hours(2, renewed, NOON, RARE) == RARE
 
 
 @given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.integers(-400, 400))
-def test_polls_never_end_and_never_come_sooner_than_planned(
+def test_polls_are_never_more_frequent_than_planned(
     planned: float, rare: float, hours: int
 ) -> None:
     every = poll_hours(planned, push(), NOON + hours * HOUR, rare)
@@ -83,7 +83,7 @@ def test_polls_never_end_and_never_come_sooner_than_planned(
 
 
 @pytest.mark.parametrize("method", ["sha1", "sha256", "sha384", "sha512", "SHA256"])
-def test_a_signature_of_the_standard_s_methods_counts(method: str) -> None:
+def test_accepts_signatures_of_standard_methods(method: str) -> None:
     body, secret = b"<rss>\xff</rss>", new_secret()
     digest = hmac.new(secret.encode(), body, getattr(hashlib, method.lower())).hexdigest()
     assert is_signed(f"{method}={digest}", body, secret)
@@ -94,16 +94,16 @@ def test_a_signature_of_the_standard_s_methods_counts(method: str) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "", "=", "sha256", "sha256=", "sha256=\xfc", "a" * 9999])
-def test_what_is_no_signature(header: str | None) -> None:
+def test_rejects_malformed_signatures(header: str | None) -> None:
     assert not is_signed(header, b"", "secret")
 
 
-def test_md5_counts_for_nothing() -> None:
+def test_rejects_md5_signature() -> None:
     digest = hmac.new(b"secret", b"body", hashlib.md5).hexdigest()
     assert not is_signed(f"md5={digest}", b"body", "secret")
 
 
-def test_a_token_is_known_by_the_key_that_made_it_alone() -> None:
+def test_token_is_valid_only_for_its_key() -> None:
     tokens, others = Tokens(b"k" * 32), Tokens(b"o" * 32)
     token = tokens.new()
     assert tokens.knows(token)
@@ -112,24 +112,24 @@ def test_a_token_is_known_by_the_key_that_made_it_alone() -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_other_text_is_a_token(text: str) -> None:
+def test_arbitrary_text_is_not_a_token(text: str) -> None:
     assert not Tokens(b"k" * 32).knows(text)
 
 
-def test_a_changed_letter_spoils_a_token() -> None:
+def test_changed_letter_invalidates_token() -> None:
     tokens = Tokens(b"k" * 32)
     token = tokens.new()
-    spoiled = [token[:i] + ("A" if token[i] != "A" else "B") + token[i + 1 :] for i in range(48)]
-    assert not any(tokens.knows(other) for other in spoiled)
+    altered = [token[:i] + ("A" if token[i] != "A" else "B") + token[i + 1 :] for i in range(48)]
+    assert not any(tokens.knows(other) for other in altered)
 
 
-def test_pauses_double_from_ten_minutes_to_a_day() -> None:
+def test_retry_pauses_double_from_ten_minutes_to_a_day() -> None:
     pauses = [retry_pause(attempts, 0.5) for attempts in (1, 2, 3, 8, 9, 1000)]
     assert pauses == [10 * MINUTE, 20 * MINUTE, 40 * MINUTE, 1280 * MINUTE, DAY, DAY]
 
 
 @given(st.integers(1, 50), st.floats(0, 1, exclude_max=True))
-def test_chance_spreads_a_pause_over_a_fifth(attempts: int, chance: float) -> None:
+def test_retry_pause_has_10_percent_jitter(attempts: int, chance: float) -> None:
     middle = retry_pause(attempts, 0.5)
     assert 0.9 * middle <= retry_pause(attempts, chance) <= 1.1 * middle
 
@@ -139,16 +139,16 @@ def test_chance_spreads_a_pause_over_a_fifth(attempts: int, chance: float) -> No
     [("86400", DAY), (None, 10 * DAY), ("", 10 * DAY), ("soon", 10 * DAY), ("-5", 10 * DAY),
      ("1e9", 10 * DAY), ("1", MINUTE), ("9" * 5000, 30 * DAY), ("٣", 10 * DAY)],
 )  # fmt: skip
-def test_a_lease_is_what_the_hub_says_within_bounds(named: str | None, length: timedelta) -> None:
+def test_lease_of_hub_is_used_within_bounds(named: str | None, length: timedelta) -> None:
     assert lease_of(named, 10 * DAY) == length
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_a_lease_is_renewed_before_two_thirds_are_over(chance: float) -> None:
+def test_lease_is_renewed_within_two_thirds(chance: float) -> None:
     assert 0.6 * 9 * DAY <= renewal(9 * DAY, chance) <= 6 * DAY
 
 
-def test_a_hub_that_goes_on_failing_is_left_alone_for_longer() -> None:
+def test_failing_hub_is_held_with_growing_pauses() -> None:
     holds, now, pauses = HubBackoff(random.Random(1)), NOON, []
     for _ in range(12):
         holds.failed("hub", now)
@@ -187,7 +187,7 @@ def allowed(hub: str, feed: str, *listed: str) -> list[str]:
     return asyncio.run(addresses_for(hub, feed, Named.of(listed=listed)))
 
 
-def test_a_private_hub_is_asked_at_the_address_and_port_of_its_feed_only() -> None:
+def test_private_hub_must_match_address_and_port_of_feed() -> None:
     feed = "http://127.0.0.1:8000/feed"
     assert allowed("http://127.0.0.1:8000/hub", feed) == ["127.0.0.1"]
     assert allowed("http://93.184.216.34:9200/hub", feed) == ["93.184.216.34"]
@@ -196,7 +196,7 @@ def test_a_private_hub_is_asked_at_the_address_and_port_of_its_feed_only() -> No
             allowed(hub, feed)
 
 
-def test_a_name_opens_no_private_hub_unless_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_name_with_private_address_must_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def private(host: str, port: int) -> list[guard.Address]:
         return [ipaddress.ip_address("10.0.0.5")]
 
@@ -211,24 +211,24 @@ def test_a_name_opens_no_private_hub_unless_it_is_listed(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f.1", "::1", "localhost"])
-def test_other_ways_to_write_this_machine_are_seen_through(host: str) -> None:
+def test_rejects_all_notations_of_localhost(host: str) -> None:
     with pytest.raises(NotAllowed):
         allowed(f"http://{f'[{host}]' if ':' in host else host}/", PUBLIC_FEED)
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1"])
-def test_some_addresses_are_asked_for_nobody(host: str) -> None:
+def test_rejects_unusable_addresses_for_any_feed(host: str) -> None:
     with pytest.raises(NotAllowed, match="no usable address"):
         allowed(f"http://{f'[{host}]' if ':' in host else host}/", "http://127.0.0.1/feed")
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "\udc80"])
-def test_a_host_without_an_address_is_said(host: str) -> None:
+def test_rejects_host_without_address(host: str) -> None:
     with pytest.raises(NotAllowed):
         allowed(f"http://{host}/", "http://127.0.0.1/feed")
 
 
-def test_a_name_of_both_kinds_is_asked_at_its_public_address(
+def test_prefers_public_address_of_hub(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def both(host: str, port: int) -> list[guard.Address]:
@@ -257,12 +257,12 @@ async def max_concurrency(pool: TaskPool, works: int, hosts: int) -> tuple[int, 
     return most[0], most[1]
 
 
-def test_a_hub_gets_few_requests_at_once() -> None:
+def test_concurrent_requests_per_hub_are_limited() -> None:
     assert asyncio.run(max_concurrency(TaskPool(), 300, 100))[0] == MAX_RUNNING
     assert asyncio.run(max_concurrency(TaskPool(), 100, 3))[1] == MAX_RUNNING_PER_HOST
 
 
-def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
+def test_queue_is_bounded_and_late_jobs_are_cancelled() -> None:
     async def never_ends() -> None:
         await asyncio.sleep(1000)
 
@@ -279,7 +279,7 @@ def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
     asyncio.run(run())
 
 
-def test_work_that_fails_leaves_the_rest_alone() -> None:
+def test_failing_job_does_not_affect_others() -> None:
     done: list[int] = []
 
     async def fails() -> None:
@@ -306,7 +306,7 @@ def parsed_options(*words: str) -> Any:
     return push_options_of(parser.parse_args(words))
 
 
-def test_options_as_they_are_meant() -> None:
+def test_parses_push_options() -> None:
     parsed = parsed_options(
         "--callback", "https://public.example/push/", "--for", "5", "--port", "0"
     )
@@ -321,7 +321,7 @@ def test_options_as_they_are_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error_text"),
     [
         ([], "--callback is required"),
         (["--callback", "public.example"], "--callback: 'public.example' is not an http"),
@@ -334,13 +334,13 @@ def test_options_as_they_are_meant() -> None:
         (["--callback", "https://a.example/", "--for", "-1"], "--for"),
     ],
 )
-def test_wrong_options_are_one_line(words: list[str], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint) as raised:
+def test_rejects_invalid_options_in_one_line(words: list[str], error_text: str) -> None:
+    with pytest.raises(ConfigError, match=error_text) as raised:
         parsed_options(*words)
     assert "\n" not in str(raised.value)
 
 
-def test_help_installs_no_reactor() -> None:
+def test_import_does_not_load_twisted_server() -> None:
     import subprocess
 
     code = "import sys, crawler.cli.feeds; print('twisted.web.server' in sys.modules)"

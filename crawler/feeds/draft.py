@@ -301,7 +301,7 @@ def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -
     problems = []
     if reader.unread:
         problems.append(
-            f"{count(len(reader.unread), 'date')} not understood, such as {reader.unread[0]!r}"
+            f"{count(len(reader.unread), 'date')} could not be parsed, such as {reader.unread[0]!r}"
         )
     if wrong := [date for date in stated if plausible(date, now) is None]:
         problems.append(

@@ -494,7 +494,7 @@ def test_remove_deletes_feed_and_its_data(freshet: Freshet, prepared: Db) -> Non
     prepared.targets.insert_one(other | {"kind": "item", "first_seen": NOW, "next_visit": NOW})
 
     planned = feeds(freshet, "remove", alias, "--dry-run")
-    summary = "1 post, 2 versions, 2 visits, 1 day, 2 feeds, 3 targets"
+    summary = "1 post, 2 versions, 2 visits, 1 daily aggregate, 2 feeds, 3 targets"
     assert planned.out == f"would remove https://a.example/b/, {alias}: {summary}\n"
     asked_for = feeds(freshet, "remove", alias)
     assert (asked_for.code, asked_for.complaint) == (

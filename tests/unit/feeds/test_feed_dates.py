@@ -56,7 +56,7 @@ def test_dates_are_parsed_in_many_formats(text: str, hour: int, minute: int) -> 
 def test_unparsable_date_is_none_and_reported(text: str) -> None:
     parsed = feed_with_dates(text)
     assert dates_of(parsed) == [None]
-    assert [p for p in parsed.problems if p.startswith("1 date not understood")]
+    assert [p for p in parsed.problems if p.startswith("1 date could not be parsed")]
 
 
 def test_missing_date_is_not_a_problem() -> None:

@@ -63,7 +63,7 @@ def postgres() -> Iterator[Postgres]:
 
     PostgreSQL refuses to run as root. If the tests run as root, the server runs as `nobody`, from a
     copy, because only root can read a checkout below /root. The package's own solution would open
-    all folders above the checkout to everybody and add a user to the system.
+    all folders above the checkout to everyone and add a user to the system.
     """
     # pytest's folder is too long: a socket path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="pg-", dir=_folder_for_all()) as made:

@@ -136,8 +136,8 @@ def test_current_contents_are_kept_over_the_limit(
         result = freshet.crawl(wrapper, *words, hours=run, **limits)
         check_current_contents_are_stored(database)
         assert database.posts.count_documents({}) == 5
-    assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("the current contents have") <= 3, "logged for each batch"
+    assert "the current contents take 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
+    assert result.err.count("the current contents take") <= 3, "logged for each batch"
 
 
 def test_prune_applies_the_limits_and_recounts(

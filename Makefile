@@ -21,7 +21,7 @@ BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak test-all lint docs bench clean venv venv-dev lock
+.PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -29,14 +29,11 @@ help: ## This list
 demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
 	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
-test: $(DEV) ## Run the tests
-	@$(PYTEST) -m "not soak" $(ARGS)
+test: $(DEV) ## Run the tests; ALL=1 also runs the long ones
+	@$(PYTEST) $(if $(ALL),,-m "not soak") $(ARGS)
 
 soak: $(DEV) ## Run the long tests: kills, outages, races, hostile input, a browser, the demo
 	@$(PYTEST) -m soak $(ARGS)
-
-test-all: $(DEV) ## Run both in one go, which takes less time than one after the other
-	@$(PYTEST) $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run
 	@failed=0; \

@@ -188,7 +188,7 @@ class HostLimits:
 
     def note(self, host: str, *, blocked: bool) -> bool:
         """Count a response; return True if it is the `strikes`-th blocked one in a row."""
-        self._failed[host] = 0
+        self._failed.pop(host, None)
         self._blocked[host] = self._blocked[host] + 1 if blocked else 0
         return self._blocked[host] == self.strikes
 

@@ -101,13 +101,18 @@ def first_problem(error: ValidationError, keys: Iterable[str] = ()) -> tuple[str
     return key, " ".join(cause.split())
 
 
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the most similar one, or nothing."""
+def most_similar(name: str, names: Iterable[str]) -> str | None:
+    """Return the name most similar to an unknown one; None if none is similar enough."""
     # Only errors need it, and every command imports this module.
     import difflib
 
-    near = difflib.get_close_matches(name, names, 1, MIN_SIMILARITY)
-    return f". Did you mean {near[0]}?" if near else ""
+    return next(iter(difflib.get_close_matches(name, names, 1, MIN_SIMILARITY)), None)
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the most similar one, or nothing."""
+    near = most_similar(name, names)
+    return f". Did you mean {near}?" if near else ""
 
 
 # Scrapy's message. The class is not enough: Scrapy raises IgnoreRequest for redirect loops, too.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.spider import iter_spider_classes
 
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, VARIABLE, Config
-from crawler.errors import ConfigError, FreshetError
+from crawler.errors import ConfigError, FreshetError, most_similar
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from crawler.ops.findings import Check, Finding, failed, ok, warning
@@ -41,8 +40,6 @@ from spiders.wrapper import WrapperSpider
 
 ENV_FILE = PROJECT / ".env"
 SETTINGS = {PREFIX + field.upper() for field in Config.model_fields} | set(UNPREFIXED)
-# Similarity (0 to 1) from which a setting is suggested for a misspelled variable.
-MIN_SIMILARITY = 0.8
 DAY_HOURS = 24
 ROBOTS_SECONDS = 10.0
 # Hosts checked per spider; cells may be on many.
@@ -82,8 +79,8 @@ def judge_variables(names: Iterable[str]) -> Iterator[Finding]:
     """Yield a finding for each variable that has the prefix of settings, but is not a setting."""
     for name in sorted({name.upper() for name in names}):
         if name.startswith(PREFIX) and name not in SETTINGS:
-            near = difflib.get_close_matches(name, SETTINGS, 1, MIN_SIMILARITY)
-            todo = f"did you mean {near[0]}?" if near else "see docs/reference/settings.md"
+            near = most_similar(name, SETTINGS)
+            todo = f"did you mean {near}?" if near else "see docs/reference/settings.md"
             yield warning(Check.SETTINGS, f"{name} is not a Freshet setting", todo)
 
 

@@ -206,6 +206,8 @@ async def stage(
         for batch in moved:
             statements = batch.statements(plan["_id"], until)
             ids = list(batch.ids)
+            # Staged documents are copied in the order of their first targets, so that those of all
+            # processes reach the same part of the collection together.
             row = {"_id": ids[0], "targets": ids, "statements": statements}
             await writes.begin(staged.insert_one(row))
             count += len(batch.ids)

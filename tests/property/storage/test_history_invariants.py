@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,3 +91,13 @@ def test_name_column_round_trips(batches: list[list[str | None]]) -> None:
     names, rows = column.finish()
     assert len(set(names)) == len(names)
     assert [names[i] if i >= 0 else None for i in rows] == [n for batch in batches for n in batch]
+
+
+@given(st.lists(st.text(max_size=5), max_size=20), st.randoms(use_true_random=False))
+def test_rows_are_ordered_by_text(texts: list[str], chance: random.Random) -> None:
+    column = TextColumn()
+    column.add(texts)
+    rows = [row for row in range(len(texts)) if chance.random() < 0.7]
+    ordered = column.finish().order(np.array(rows, np.int64)).tolist()
+    assert sorted(ordered) == rows
+    assert [texts[row] for row in ordered] == sorted(texts[row] for row in rows)

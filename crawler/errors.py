@@ -121,8 +121,11 @@ FORBIDDEN = "Forbidden by robots.txt"
 # must not resolve to.
 ALLOW_HOST_HINT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
 ALLOW_ADDRESS_HINT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
+IGNORE_ROBOTS_HINT = "to ignore robots.txt: robots = false in the site definition"
 # Errors that end with one of these are logged once per host, not for each page.
-HOST_ERRORS = (FORBIDDEN, f"({ALLOW_HOST_HINT})", f"({ALLOW_ADDRESS_HINT})")
+HOST_ERRORS = (
+    FORBIDDEN, f"({ALLOW_HOST_HINT})", f"({ALLOW_ADDRESS_HINT})", f"({IGNORE_ROBOTS_HINT})",
+)  # fmt: skip
 
 
 class Misbehaves(IgnoreRequest):

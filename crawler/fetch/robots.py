@@ -12,7 +12,7 @@ from protego._protego import _SITE_WIDE_DIRECTIVES, _USER_AGENT_DIRECTIVE, _extr
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
-from scrapy.exceptions import StopDownload
+from scrapy.exceptions import IgnoreRequest, StopDownload
 from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 from scrapy.robotstxt import RobotParser
@@ -20,7 +20,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
-from crawler.errors import OffLimits
+from crawler.errors import IGNORE_ROBOTS_HINT, OffLimits
 from crawler.fetch.downloader import NotAsked
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
 
@@ -33,9 +33,13 @@ LONG_CHARACTERS = 16_384
 MAX_CACHED_CHARACTERS = 1_000_000
 # Added for each cached host, so that hosts without rules count, too.
 HOST_CHARACTERS = 100
+# Besides 5xx, the server's refusal to answer now: the file may exist.
+TOO_MANY_REQUESTS = 429
 # RFC 9309, section 2.5, requires at least 500 KiB.
 MAX_BYTES = 512 * 1024
 LINE_ENDS = b"\n", b"\r"
+# Scheme and authority of a URL, and whether its host may be in a private network.
+Key = tuple[str, str, bool]
 
 
 def beginning(body: bytes, *, is_cut: bool) -> bytes:
@@ -99,10 +103,12 @@ class Rules:
     """Rules of a host for Freshet's user agent; without a parser, every URL is allowed.
 
     characters: size of the rules
+    problem:    why the rules are unknown, so that no URL is allowed; empty if they are known
     """
 
     parser: RobotParser | None = None
     characters: int = 0
+    problem: str = ""
 
 
 class RobotsMiddleware(RobotsTxtMiddleware):
@@ -115,16 +121,22 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._guard = Guard.of(crawler)
-        self._cache: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
+        self._cache: OrderedDict[Key, Rules] = OrderedDict()
         self._characters = 0
-        self._pending: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
+        self._pending: dict[Key, asyncio.Future[Rules]] = {}
 
     async def process_request(self, request: Request) -> None:  # type: ignore[override]
-        """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused."""
+        """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused.
+
+        Also IgnoreRequest if the server cannot send the rules now (RFC 9309, section 2.3.1.4), and
+        NotAsked if they were not requested, for example because the host is paused.
+        """
         is_web = urlparse_cached(request).scheme in {"http", "https"}
         if not is_web or request.meta.get("dont_obey_robotstxt"):
             return
         rules = await self._rules(request)
+        if rules.problem:
+            raise IgnoreRequest(rules.problem)
         if rules.characters > LONG_CHARACTERS:
             await asyncio.to_thread(self.process_request_2, rules.parser, request)
         else:
@@ -137,7 +149,8 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     async def _rules(self, request: Request) -> Rules:
         # Cache by is_named, too: the guard may refuse robots.txt of a private host to a request
         # that follows a link, but allow it to a request for a URL from the user.
-        key = urlparse_cached(request).netloc, self._guard.is_named(request)
+        parts = urlparse_cached(request)
+        key = parts.scheme, parts.netloc, self._guard.is_named(request)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
@@ -145,7 +158,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             self._pending[key] = asyncio.ensure_future(self._fetched(request, key))
         return await asyncio.shield(self._pending[key])
 
-    async def _fetched(self, request: Request, key: tuple[str, bool]) -> Rules:
+    async def _fetched(self, request: Request, key: Key) -> Rules:
         # Connected only while robots.txt is fetched: the signal is sent for each chunk of every
         # response.
         self.crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
@@ -157,10 +170,17 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             if not self._pending:
                 self.crawler.signals.disconnect(self._stop_at_limit, signals.bytes_received)
         self._keep(key, rules)
+        if response is not None:
+            # A redirect to the same host, usually to https, leads to the rules of that scheme.
+            final = urlparse_cached(response)
+            if (final.netloc, final.path) == (key[1], "/robots.txt"):
+                self._keep((final.scheme, *key[1:]), rules)
         return rules
 
-    def _keep(self, key: tuple[str, bool], rules: Rules) -> None:
+    def _keep(self, key: Key, rules: Rules) -> None:
         """Cache the rules of a host, and drop the least recently used rules beyond the limit."""
+        if (before := self._cache.pop(key, None)) is not None:
+            self._characters -= before.characters + HOST_CHARACTERS
         self._cache[key] = rules
         self._characters += rules.characters + HOST_CHARACTERS
         while len(self._cache) > 1 and self._characters > MAX_CACHED_CHARACTERS:
@@ -168,7 +188,10 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             self._characters -= dropped.characters + HOST_CHARACTERS
 
     async def _response(self, request: Request) -> Response | None:
-        """Fetch robots.txt of the request's host; return None if that fails."""
+        """Fetch robots.txt of the request's host; return None if that fails.
+
+        Raises NotAsked if it was not requested: it must not count as missing later.
+        """
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
         # No download_maxsize: _stop_at_limit cuts a file that is too large instead of failing it.
@@ -184,7 +207,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         try:
             return await self.crawler.engine.download_async(robots_request)
         except NotAsked:
-            return None
+            raise
         except Exception as error:
             if isinstance(error, OffLimits) and error.url == robots_request.url:
                 raise
@@ -201,6 +224,10 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     async def _read(self, request: Request, response: Response) -> Rules:
         self._stats.inc_value("robotstxt/response_count")
+        if response.status >= 500 or response.status == TOO_MANY_REQUESTS:
+            problem = f"{response.url} returned {response.status}, so no page may be fetched"
+            logger.warning("%s (%s)", problem, IGNORE_ROBOTS_HINT)
+            return Rules(problem=f"{problem} ({IGNORE_ROBOTS_HINT})")
         agent = self._robotstxt_useragent or request.headers.get("User-Agent")
         agent = to_unicode(agent or self._default_useragent)
         body = beginning(response.body, is_cut="download_stopped" in response.flags)

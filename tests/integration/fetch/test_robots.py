@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, visits
+from tests.integration.recording import Recorder
 
 
 @pytest.fixture
@@ -80,3 +82,34 @@ def test_robots_txt_is_fetched_through_proxy(
 def test_contact_is_in_user_agent(freshet: Freshet, guarded: Pages) -> None:
     result = freshet.crawl(wrapper(freshet, guarded), FRESHET_CONTACT="mailto:a@example.org")
     assert "(+mailto:a@example.org)" in result.err
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    with Recorder() as server:
+        server.answers |= {"/list.html": "<a href=/item-1>1</a><a href=/item-2>2</a>"}
+        server.answers |= {f"/item-{n}": f"<h1>{n}</h1>" for n in (1, 2)}
+        yield server
+
+
+def paths(server: Recorder) -> list[str]:
+    return [path for path, _ in server.asked if path != "/robots.txt"]
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_no_page_is_fetched_while_robots_txt_is_unavailable(
+    freshet: Freshet, database: Db, server: Recorder, status: int
+) -> None:
+    server.answers["/robots.txt"] = (status, "/")
+    definition = freshet.wrapper(
+        "robots", start_urls=[f"{server.url}/list.html"], item_pages="/item-"
+    )
+    result = freshet.crawl(definition, code=1)
+    assert paths(server) == []
+    (visit,) = visits(database)
+    assert visit["outcome"] == "error"
+    assert visit["reason"].startswith(f"{server.url}/robots.txt returned {status}")
+    assert result.err.count(f"/robots.txt returned {status}") == 1
+    server.answers["/robots.txt"] = "User-agent: *\nDisallow: /item-2"
+    freshet.crawl(definition)
+    assert sorted(paths(server)) == ["/item-1", "/list.html"]

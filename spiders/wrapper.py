@@ -74,6 +74,7 @@ from crawler.utils.sandbox import (
 )
 from crawler.utils.text import storable_name
 from crawler.utils.time import Clock
+from crawler.utils.urls import host_of
 
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
@@ -371,8 +372,11 @@ class WrapperSpider(Spider):
     def _failed(
         self, target: Target, failure: Failure, *, shared_fetch: bool = False
     ) -> Fetched | Skipped:
-        if isinstance(failure.value, NotAsked):
-            return Skipped(target, str(failure.value), isinstance(failure.value, Ended))
+        is_ended, request = isinstance(failure.value, Ended), failure.request  # type: ignore[attr-defined]
+        # A page that redirects to a paused host was requested. As Skipped, it would end the visits
+        # of its own host, in every run until the pause ends.
+        if is_ended or (isinstance(failure.value, NotAsked) and not _has_left(request)):
+            return Skipped(target, str(failure.value), is_ended)
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
         error = failure.value
@@ -524,6 +528,12 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
         "DOWNLOAD_SLOTS": slots or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _has_left(request: Request) -> bool:
+    """Return whether a request was redirected from another host."""
+    (first, *_) = [*request.meta.get("redirect_urls", ()), request.url]
+    return host_of(first) != host_of(request.url)
 
 
 def failure_text(failure: Failure) -> str:

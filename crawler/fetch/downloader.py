@@ -276,7 +276,7 @@ def retry_after(response: Response, now: datetime) -> datetime | None:
         return min(now + timedelta(seconds=int(value[:9])), now + MAX_PAUSE)
     try:
         named = parsedate_to_datetime(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     named = named if named.tzinfo else named.replace(tzinfo=UTC)
     return min(named, now + MAX_PAUSE) if named > now else None

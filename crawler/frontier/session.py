@@ -203,8 +203,7 @@ class Session:
     def skip(self, target: Target) -> None:
         """Release a target that was not fetched, and give up its host for this run.
 
-        The target remains due, so the run would otherwise hand it out forever. The cause may be
-        another host to which the target redirects.
+        The target remains due, so the run would otherwise hand it out forever.
         """
         self.frontier.give_up(target.host)
         self.release(target)

@@ -52,7 +52,8 @@ def test_past_date_is_ignored(value: bytes) -> None:
     "value",
     [
         b"", b"soon", b"-5", b"1.5", b"0x10", b"Wed, 99 May 2024 12:00:00 GMT", b"\xff\xfe",
-        "٣".encode(), b"\xb2", b"\0",
+        "٣".encode(), b"\xb2", b"\0", b"Wed, 01 May 2024 12:00:00 +99999999999999",
+        b"Wed, 01 May 99999999999999999999 12:00:00 GMT",
     ],
 )  # fmt: skip
 def test_invalid_value_is_ignored(value: bytes) -> None:

@@ -51,7 +51,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 from twisted.web._newclient import ParseError
-from twisted.web.client import URI, Agent
+from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from zope.interface import implementer  # type: ignore[import-untyped]
 
@@ -73,6 +73,8 @@ LINE_BYTES = 16_384
 # Bytes by which the framing of chunks may exceed the data in them.
 FRAMES_BYTES = 65_536
 MAX_INTERIM = 100
+# A quarter of the files that a process may open by default.
+MAX_IDLE_CONNECTIONS = 256
 # Key in request.meta: seconds spent so far, including redirects and retries.
 SPENT = "seconds_under_way"
 HTTP_ERRORS = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
@@ -225,6 +227,29 @@ class BoundedFactory(_LenientHTTP11ClientFactory):
         return BoundedProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
 
 
+class BoundedPool(HTTPConnectionPool):
+    """Keeps at most MAX_IDLE_CONNECTIONS idle connections, and closes the oldest ones beyond that.
+
+    Twisted limits the idle connections of a host, and keeps them for four minutes. A list of many
+    sites would exceed the number of files that a process may open (1,024 by default).
+    """
+
+    _factory = BoundedFactory
+
+    def _putConnection(self, key: Any, connection: Any) -> None:  # noqa: N802
+        super()._putConnection(key, connection)  # type: ignore[no-untyped-call]
+        while len(self._timeouts) > MAX_IDLE_CONNECTIONS:
+            closing = next(iter(self._timeouts.values()))
+            close, given = closing.func, closing.args
+            closing.cancel()
+            close(*given)
+
+    def _removeConnection(self, key: Any, connection: Any) -> None:  # noqa: N802
+        super()._removeConnection(key, connection)  # type: ignore[no-untyped-call]
+        if not self._connections[key]:
+            del self._connections[key]
+
+
 class VerifyingContextFactory(_ScrapyClientContextFactory):
     """TLS context factory that reports why a certificate is invalid; Scrapy 2.19 does not.
 
@@ -273,7 +298,9 @@ class HttpHandler(HTTP11DownloadHandler):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._pool._factory = BoundedFactory
+        pool: Any = BoundedPool(self._pool._reactor)  # type: ignore[no-untyped-call]
+        pool.maxPersistentPerHost = self._pool.maxPersistentPerHost
+        self._pool = pool
         if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
             verifying: Any = build_from_crawler(VerifyingContextFactory, crawler)
             self._contextFactory = verifying

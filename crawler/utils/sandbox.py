@@ -76,7 +76,9 @@ class Sandbox:
                     _read_result, pid, pipe, self._seconds * PATIENCE
                 )
             except asyncio.CancelledError:
-                os.kill(pid, signal.SIGKILL)
+                # The thread may have waited for its end already.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 raise
         if problem := self._problem(data, code):
             raise LimitExceeded(problem)
@@ -302,9 +304,12 @@ def _read_result(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
     The subprocess is killed when it takes longer than `seconds` or writes too much.
     """
     data, deadline = bytearray(), time.monotonic() + seconds
+    # select() would reject the numbers of files from 1,024 on.
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
     try:
         while len(data) <= MAX_RESULT_MB * MEGABYTE:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             chunk = os.read(pipe, CHUNK_BYTES) if ready else None
             if not chunk:
                 break

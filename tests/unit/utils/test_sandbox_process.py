@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 
 AMPLE_MB = 512
+SELECT_FILES, MANY_FILES = 1024, 1200
 
 
 def run_in_sandbox(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_MB) -> Any:
@@ -42,6 +45,20 @@ def test_runs_in_another_process_without_side_effects() -> None:
     values: list[int] = []
     assert run_in_sandbox(lambda: values.append(1) or os.getpid()) != os.getpid()
     assert values == []
+
+
+def test_runs_in_a_process_with_many_open_files() -> None:
+    """Crawls of many hosts have that many connections; select() rejects numbers from 1,024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < MANY_FILES:
+        pytest.skip("too few files may be opened")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY_FILES), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        nothing = stack.enter_context(Path(os.devnull).open("rb"))
+        while nothing.fileno() < SELECT_FILES:
+            nothing = stack.enter_context(Path(os.devnull).open("rb"))
+        assert run_in_sandbox(lambda: "done") == "done"
 
 
 def test_raises_error_of_subprocess() -> None:

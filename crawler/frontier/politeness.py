@@ -18,7 +18,7 @@ from redis.asyncio.client import Pipeline
 from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.process import end_tasks
 
-SCRIPT = Path(__file__).parent / "lua" / "permit.lua"
+FOLDER = Path(__file__).parent / "lua"
 # A permit is reused until it is REUSE_SECONDS old, or unused for IDLE_SECONDS while other workers
 # use the host.
 REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
@@ -62,7 +62,10 @@ class Permits:
     def __init__(self, steady: RedisRetry, prefix: str, worker: str, lease_seconds: float) -> None:
         self._steady, self._prefix, self._worker = steady, prefix, worker
         self._expiry_seconds = min(lease_seconds, EXPIRY_SECONDS)
-        self._script = steady.client.register_script(SCRIPT.read_text())
+        self._script, self._hold_script = (
+            steady.client.register_script((FOLDER / f"{name}.lua").read_text())
+            for name in ("permit", "hold")
+        )
         self._numbers = count()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: Counter[str] = Counter()
@@ -105,10 +108,11 @@ class Permits:
         self._given[permit.host].set()
 
     async def hold(self, host: str, seconds: float) -> None:
-        """Pause requests of all workers to a host for `seconds`."""
-        key, ms = self._key(host, "hold"), max(1, round(seconds * 1000))
+        """Pause requests of all workers to a host for `seconds`, or until a longer pause ends."""
+        keys = [self._key(host, "hold")]
+        args: list[str | int] = [self._worker, max(1, round(seconds * 1000))]
         with user_errors(self._steady.client):
-            await self._steady.ask(lambda: self._steady.client.set(key, self._worker, px=ms))
+            await self._steady.ask(lambda: self._hold_script(keys=keys, args=args))
 
     async def close(self) -> None:
         """Return all permits to Redis, and remove this worker from the users of all hosts."""

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from crawler.frontier.politeness import Permit, Permits
+from crawler.frontier.politeness import HostHeld, Permit, Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 
@@ -63,3 +63,24 @@ def test_permits_of_a_host_are_spaced_by_its_delay(redis: str) -> None:
 )
 def test_permit_expires_when_old_or_unused(given: float, now: float, is_expired: bool) -> None:
     assert Permit("shop.example", "ann 1", False, 100.0, given).is_expired(now) == is_expired
+
+
+async def pause_after(url: str, seconds: list[float]) -> float:
+    """Return for how long a host is paused after these pauses, one directly after another."""
+    client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
+    permits = Permits(RedisRetry(client, 5.0), prefix, "ann", 30.0)
+    for each in seconds:
+        await permits.hold("shop.example", each)
+    try:
+        with pytest.raises(HostHeld) as held:
+            await permits.take("shop.example", 16, 0.0, 1.0)
+    finally:
+        await permits.close()
+        await client.delete(permits._key("shop.example", "hold"))
+        await client.aclose()
+    return held.value.seconds
+
+
+@pytest.mark.parametrize("seconds", [[90.0], [30.0, 90.0], [90.0, 30.0]])
+def test_shorter_pause_does_not_end_a_longer_one(redis: str, seconds: list[float]) -> None:
+    assert asyncio.run(pause_after(redis, seconds)) == pytest.approx(90.0, abs=5.0)

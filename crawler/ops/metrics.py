@@ -37,8 +37,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.python import global_object_name
 
 from crawler import __version__
-from crawler.errors import Busy, ConfigError
-from crawler.fetch.downloader import NotAsked
+from crawler.errors import Busy, ConfigError, OffLimits
+from crawler.fetch.downloader import Ended, NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
@@ -77,10 +77,11 @@ ENDS = {"finished": "finished", "shutdown": "stopped", "cancelled": "stopped"}
 LIMIT = "closespider_"
 STATUS = ("downloader/response_status_count/", "freshet/asked_again_status_count/")
 FAILURES = "downloader/exception_count"
-# Errors of requests that were never sent: robots.txt disallows them, or their host is paused.
+# Errors of requests that were never sent: robots.txt disallows them, their host is paused, the run
+# ended, or their host is in a private network.
 NEVER_SENT = tuple(
     f"downloader/exception_type_count/{global_object_name(error)}"
-    for error in (IgnoreRequest, NotAsked)
+    for error in (IgnoreRequest, NotAsked, Ended, OffLimits)
 )
 LAG_EVERY_SECONDS = 1.0
 # Upper bounds of histograms' buckets.

@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -18,16 +20,22 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from scrapy import Request
+from scrapy.downloadermiddlewares.stats import DownloaderStats
+from scrapy.exceptions import DownloadTimeoutError, IgnoreRequest
 from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, OffLimits
+from crawler.fetch.downloader import Ended, NotAsked
 from crawler.ops.metrics import (
     MAX_FILE_AGE_SECONDS,
     Carried,
     ProcessMetrics,
     TextFile,
     class_of,
+    counted,
     of_processes,
     result_of,
     samples_to_carry,
@@ -269,6 +277,17 @@ def test_label_values_are_bounded() -> None:
     assert [result_of(why) for why in reasons] == [
         "finished", "stopped", "limited", "other",
     ]  # fmt: skip
+
+
+def test_requests_that_were_never_sent_are_not_counted() -> None:
+    crawler, url = get_crawler(), "http://10.0.0.5/"
+    stats = DownloaderStats.from_crawler(crawler)
+    never_sent = [IgnoreRequest(), NotAsked(), Ended(), OffLimits(url, "private")]
+    for error in (*never_sent, DownloadTimeoutError()):
+        stats.process_exception(Request(url), error)
+    session: Any = SimpleNamespace(crawler=crawler, counts=Counter())
+    assert counted(session)["freshet_requests", ""] == 1
+    assert counted(session)["freshet_request_failures", ""] == 1
 
 
 def test_queue_and_dead_letter_metrics() -> None:

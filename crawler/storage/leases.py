@@ -297,7 +297,9 @@ def has_ended(place: str, pid: int, began: str) -> bool:
     if began:
         # The pid alone does not identify the process: the system reuses pids.
         state, started = _state(pid)
-        return started != began or state in ENDED
+        if started:
+            return started != began or state in ENDED
+        # It has ended, or /proc hides it (option `hidepid`) because it belongs to another user.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -240,6 +240,10 @@ def field_history(visit: Visit, old: Document) -> FieldHistory | None:
 def decide(fetched: Fetched, rules: Rules) -> Visit:
     """Return the visit of a fetch: its outcome and its target's next state. Pure."""
     target, intervals = fetched.target, rules.intervals(fetched.target)
+    if fetched.outcome is Outcome.NOT_MODIFIED and target.content_hash is None:
+        # The request had no condition, so the server had to send the page.
+        never_read = "status 304, but the page was never read"
+        fetched = replace(fetched, outcome=Outcome.ERROR, reason=never_read)
     if fetched.outcome is Outcome.GONE:
         gone = target.consecutive_gone + 1
         confirmed = gone >= rules.gone_confirmations

@@ -532,8 +532,8 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
 
 def _has_left(request: Request) -> bool:
     """Return whether a request was redirected from another host."""
-    (first, *_) = [*request.meta.get("redirect_urls", ()), request.url]
-    return host_of(first) != host_of(request.url)
+    came_from: list[str] = request.meta.get("redirect_urls", [])
+    return bool(came_from) and host_of(came_from[0]) != host_of(request.url)
 
 
 def failure_text(failure: Failure) -> str:

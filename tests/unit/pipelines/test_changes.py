@@ -59,6 +59,14 @@ def test_outcome_determines_next_visit(page: Fetched, outcome: Outcome, due: flo
     assert hours(decided.next_visit) == due
 
 
+def test_status_304_is_an_error_if_the_page_was_never_read() -> None:
+    decided = visit(fetched(outcome=Outcome.NOT_MODIFIED, status=304))
+    assert decided.outcome is Outcome.ERROR
+    assert decided.reason == "status 304, but the page was never read"
+    assert decided.history is None
+    assert decided.consecutive_errors == 1
+
+
 @pytest.mark.parametrize(
     ("digest", "raw", "outcome", "reason"),
     [

@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares import cookies as scrapy_cookies
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
+from tldextract import TLDExtract
 
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import given_by_user
@@ -37,6 +39,12 @@ FOREIGN_JAR = "elsewhere"
 # Headers that a request keeps when a redirect leaves the site: they are for the next host or the
 # proxy.
 KEPT = frozenset({b"Referer", b"Proxy-Authorization"})
+# Scrapy checks that a cookie is not for a public suffix such as co.uk. At the first cookie, it
+# would download the list of suffixes from a server that the user has not named, and block the crawl
+# meanwhile. Use the list in the package instead.
+scrapy_cookies._split_domain = TLDExtract(
+    cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True
+)
 # Browsers have to store at least this many cookies (RFC 6265, section 6.1).
 MAX_HOST_COOKIES = 50
 MAX_COOKIES = 3000

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from scrapy import Request
+from scrapy.downloadermiddlewares import cookies
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
+from tldextract.cache import DiskCache
 
 from crawler.fetch.credentials import (
     MAX_COOKIES,
@@ -14,9 +17,9 @@ from crawler.fetch.credentials import (
 )
 
 
-def visit(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:
+def visit(middleware: FewCookiesMiddleware, url: str, *lines: str) -> CookieJar:
     """Visit a page that sets cookies."""
-    response = Response(url, headers={"Set-Cookie": list(cookies)})
+    response = Response(url, headers={"Set-Cookie": list(lines)})
     middleware.process_response(Request(url), response)
     return middleware.jars[None]
 
@@ -38,8 +41,8 @@ def test_all_cookies_are_kept_below_the_limits() -> None:
 def test_newest_cookies_of_a_host_are_kept() -> None:
     middleware = FewCookiesMiddleware()
     for page in range(30):
-        cookies = [f"c{page}-{n}=1; Path=/{page}" for n in range(5)]
-        jar = visit(middleware, f"http://a.example/{page}", *cookies)
+        of_page = [f"c{page}-{n}=1; Path=/{page}" for n in range(5)]
+        jar = visit(middleware, f"http://a.example/{page}", *of_page)
     assert len(jar) == MAX_HOST_COOKIES
     assert len(jar._cookies["a.example"]) == MAX_HOST_COOKIES // 5
     assert len(sent(middleware, "http://a.example/29/x")) == 5
@@ -59,3 +62,16 @@ def test_cookies_of_the_most_recent_hosts_are_kept() -> None:
     assert len(jar) <= MAX_COOKIES
     assert "h0.example" not in jar._cookies
     assert len(sent(middleware, f"http://h{MAX_COOKIES // 40 + 9}.example/")) == 40
+
+
+def test_public_suffixes_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, **__: object) -> None:
+        pytest.fail("the crawl would wait for a server that the user has not named")
+
+    monkeypatch.setattr(DiskCache, "cached_fetch_url", download)
+    # Neither from memory nor from the disk.
+    monkeypatch.setattr(cookies._split_domain, "_extractor", None)
+    monkeypatch.setattr(cookies._split_domain, "_cache", DiskCache(None))
+    middleware = FewCookiesMiddleware()
+    visit(middleware, "http://shop.co.uk/", "public=1; Domain=co.uk", "own=1; Domain=shop.co.uk")
+    assert sent(middleware, "http://shop.co.uk/") == [b"own=1"]

@@ -264,7 +264,9 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     is_short = any(cap is not None and session.due_at_start > cap for cap in caps)
     if not is_short and not session.may_end_early:
         return
-    candidates = await session.patience.read(partial(due.read, db, spider, session.started))
+    # Pages of paused hosts would take the places of others.
+    closed = session.closed_hosts()
+    candidates = await session.patience.read(partial(due.read, db, spider, session.started, closed))
     longest = session.config.longest_hours(feeds=isinstance(session.wrapper, FeedsWrapper))
     waiting = candidates.waiting.due(longest, by_time=session.is_timed)
     # Array (h,): number of requests that each host may still get.

@@ -142,14 +142,16 @@ class DueTargets:
     waiting: Waiting
 
 
-async def read(db: Database, spider: str, now: datetime) -> DueTargets:
+async def read(
+    db: Database, spider: str, now: datetime, excluded_hosts: Sequence[str] = ()
+) -> DueTargets:
     """Read all due targets of a spider."""
     ids, hosts, columns = (
         TextColumn(),
         NameColumn(),
         {name: NumberColumn(np.float64) for name in NUMBERS},
     )
-    query: Document = {"spider": spider, "next_visit": {"$lte": now}}
+    query = {"spider": spider} | _due(now, excluded_hosts)
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
     while rows := await cursor.to_list(BATCH):

@@ -208,6 +208,19 @@ def test_daily_cap_covers_all_runs_and_prefers_valuable_pages(
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 
 
+def test_pages_of_a_paused_host_do_not_use_up_the_choice(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    plan_with_three_valuable(crawled)
+    plan(crawled, *NAMES[3:6], last_value=99.0)
+    at_host = {"url": {"$regex": f"/({'|'.join(NAMES[3:6])})$"}}
+    crawled.targets.update_many(at_host, {"$set": {"host": "paused.test"}})
+    crawled.hosts.insert_one({"_id": "paused.test", "hold_until": MONDAY + 99 * HOUR})
+    cap(crawled, daily_cap=2)
+    crawl(25.5)
+    assert set(asked(pages)) == {"/item-9.html", "/item-7.html"}
+
+
 def test_neglected_page_precedes_most_valuable_pages(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:

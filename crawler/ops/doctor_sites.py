@@ -181,7 +181,7 @@ def _module_names(package: str) -> list[str]:
 def _load_site(job: Job, sites: dict[str, Site]) -> Finding:
     """Load a job's site definition and add it to `sites`, keyed by its name in the database."""
     try:
-        wrapper = job.spider.read_wrapper(job.spider.read_arguments(job.arguments))
+        wrapper = job.wrapper()
     except FreshetError as error:
         return failed(Check.WRAPPER, str(error), _advice_on_variables(job), of=job.word)
     if (other := sites.get(wrapper.name)) is not None:

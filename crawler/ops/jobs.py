@@ -14,6 +14,7 @@ from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
 from crawler.storage.client import Database, opened
@@ -41,9 +42,13 @@ class Job:
         """Return the stored definition that the job runs; None for spider classes and files."""
         return getattr(self.spider, "stored_definition", None)
 
+    def wrapper(self) -> Wrapper:
+        """Read the site definition; raises ConfigError or WrapperError."""
+        return self.spider.read_wrapper(self.spider.read_arguments(self.arguments))
+
     def name(self) -> str:
         """Return the spider's name in the database; raises ConfigError or WrapperError."""
-        return self.spider.read_wrapper(self.spider.read_arguments(self.arguments)).name
+        return self.wrapper().name
 
 
 @dataclass(frozen=True, slots=True)

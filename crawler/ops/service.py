@@ -75,6 +75,8 @@ MAX_MESSAGE_CHARACTERS = 300
 # one run would never be freed in later ones.
 DISABLED = {"crawler.frontier.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
+# Minimum duration of a run, in delays between two requests.
+MIN_DELAYS = 5
 # Counts of this process's part of a run, by their names in the session.
 OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
     str(outcome): str(outcome) for outcome in Outcome
@@ -232,10 +234,10 @@ class Run:
           constructor raises.
     """
 
-    def __init__(self, job: Job, config: Config, settings: Settings) -> None:
+    def __init__(self, job: Job, settings: Settings, slice_seconds: float) -> None:
         self.job = job
         self.crawler: Crawler | None = None
-        self.task = asyncio.create_task(self._crawl(config, settings))
+        self.task = asyncio.create_task(self._crawl(settings, slice_seconds))
 
     async def close(self) -> None:
         """End the crawl early: wait for requests in flight and store their visits."""
@@ -250,9 +252,10 @@ class Run:
                 return
             await asyncio.sleep(CLOSE_CHECK_SECONDS)
 
-    async def _crawl(self, config: Config, settings: Settings) -> dict[str, Any]:
-        name = self.job.name()
-        self.crawler = Crawler(self.job.spider, settings)
+    async def _crawl(self, settings: Settings, slice_seconds: float) -> dict[str, Any]:
+        wrapper = self.job.wrapper()
+        own = run_settings(settings, slice_seconds, wrapper.delay_seconds)
+        self.crawler = Crawler(self.job.spider, own)
         await self.crawler.crawl_async(**self.job.arguments)
         session = Session.of(self.crawler)
         # If close() is called while the run ends on its own, crawl_async() returns before the last
@@ -261,15 +264,25 @@ class Run:
             await session.ended.wait()
         if (failure := session.failure) is not None:
             raise failure
-        counts: dict[str, Any] = {"name": name} | figures(session.counts, session.targets_at_end)
+        counts: dict[str, Any] = {"name": wrapper.name}
+        counts |= figures(session.counts, session.targets_at_end)
         # In a shared run, count only this process's part: each process counts its own.
-        own = {name: session.own[key] for name, key in OWN.items()}
-        return counts | own | {"of_all": session.visits_of_all}
+        counts |= {name: session.own[key] for name, key in OWN.items()}
+        return counts | {"of_all": session.visits_of_all}
 
 
-def run_settings(settings: Settings, slice_seconds: float) -> Settings:
-    """Return a copy of the project's settings for the runs of a service."""
+def run_settings(
+    settings: Settings, slice_seconds: float, delay_seconds: float | None = None
+) -> Settings:
+    """Return a copy of the project's settings for the runs of a service.
+
+    delay_seconds: delay between two requests in the site definition; None: that of the settings
+    """
     own = settings.copy()
+    if delay_seconds is None:
+        delay_seconds = settings.getfloat("DOWNLOAD_DELAY")
+    # A run that ends before its first page, after robots.txt, would be repeated forever.
+    slice_seconds = max(slice_seconds, MIN_DELAYS * delay_seconds)
     limit = settings.getfloat(LIMIT) or slice_seconds
     own.set(LIMIT, min(limit, slice_seconds), priority="cmdline")
     own.set("FRESHET_PROGRESS", False, priority="cmdline")
@@ -450,9 +463,9 @@ class Service:
         }
         begin, sleep = decide(self._now(), states, self.store.config.refresh_runs)
         for word in begin:
-            settings = run_settings(self.settings, self.options.slice_seconds)
             self.states[word].is_running = True
-            run = self.running[word] = Run(self.jobs[word], self.store.config, settings)
+            run = Run(self.jobs[word], self.settings, self.options.slice_seconds)
+            self.running[word] = run
             run.task.add_done_callback(partial(self._ended, word, self._now()))
         return sleep
 

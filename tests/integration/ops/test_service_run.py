@@ -147,6 +147,18 @@ def test_slices_end_runs_without_losing_visits(
     assert reasons.count("closespider_timeout") >= 2
 
 
+def test_slice_is_longer_than_the_delay_of_a_site(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    """A slice that ends before the first page has been fetched would be followed by another."""
+    write(pages, "shop", items=0)
+    slow = wrapper(freshet, pages, "shop", delay_seconds=1.5, robots=True)
+    with Service(freshet, slow, "--slice", "0.01m"):
+        until(lambda: database.visits.count_documents({}) == 1)
+    paths = [request["path"] for request in pages.requests()]
+    assert paths == ["/robots.txt", "/shop/list.html"]
+
+
 def test_restart_resumes_after_kill(freshet: Freshet, database: Db, pages: Pages) -> None:
     write(pages, "shop")
     file = wrapper(freshet, pages, "shop", **SLOW)

@@ -170,6 +170,25 @@ def test_run_settings_do_not_modify_project_settings() -> None:
     assert run_settings(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
 
 
+@pytest.mark.parametrize(
+    ("given", "delay_seconds", "expected"),
+    [
+        ({}, None, 60),
+        ({}, 2.0, 60),
+        ({}, 30.0, 150),
+        ({"DOWNLOAD_DELAY": 30}, None, 150),
+        ({"DOWNLOAD_DELAY": 30}, 2.0, 60),
+        ({"CLOSESPIDER_TIMEOUT": 90}, 30.0, 90),
+    ],
+    ids=["none", "short", "long", "of settings.py", "of the site", "limited"],
+)
+def test_run_has_time_for_a_few_requests(
+    given: dict[str, int], delay_seconds: float | None, expected: int
+) -> None:
+    own = run_settings(Settings(given), 60, delay_seconds)
+    assert own.getfloat("CLOSESPIDER_TIMEOUT") == expected
+
+
 def test_spider_with_a_missing_file_is_skipped(tmp_path: Path) -> None:
     class Filed(WrapperSpider):
         name = "filed"

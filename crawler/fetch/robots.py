@@ -33,13 +33,17 @@ LONG_CHARACTERS = 16_384
 MAX_CACHED_CHARACTERS = 1_000_000
 # Added for each cached host, so that hosts without rules count, too.
 HOST_CHARACTERS = 100
-# Besides 5xx, the server's refusal to answer now: the file may exist.
 TOO_MANY_REQUESTS = 429
 # RFC 9309, section 2.5, requires at least 500 KiB.
 MAX_BYTES = 512 * 1024
 LINE_ENDS = b"\n", b"\r"
 # Scheme and authority of a URL, and whether its host may be in a private network.
 Key = tuple[str, str, bool]
+
+
+def is_unavailable(status: int) -> bool:
+    """Return whether a server refused to answer now: the file may exist, and its rules apply."""
+    return status >= 500 or status == TOO_MANY_REQUESTS
 
 
 def beginning(body: bytes, *, is_cut: bool) -> bytes:
@@ -224,7 +228,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     async def _read(self, request: Request, response: Response) -> Rules:
         self._stats.inc_value("robotstxt/response_count")
-        if response.status >= 500 or response.status == TOO_MANY_REQUESTS:
+        if is_unavailable(response.status):
             problem = f"{response.url} returned {response.status}, so no page may be fetched"
             logger.warning("%s (%s)", problem, IGNORE_ROBOTS_HINT)
             return Rules(problem=f"{problem} ({IGNORE_ROBOTS_HINT})")

@@ -19,6 +19,7 @@ from scrapy.utils.spider import iter_spider_classes
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, VARIABLE, Config
 from crawler.errors import ConfigError, FreshetError, most_similar
 from crawler.extract.site_definition import Wrapper
+from crawler.fetch.robots import is_unavailable
 from crawler.items import Kind
 from crawler.ops.findings import Check, Finding, failed, ok, warning
 from crawler.ops.jobs import (
@@ -262,6 +263,10 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
         todo = "check the host name, the network and the proxy"
         return warning(Check.ROBOTS, message, todo, of=of)
     message = f"{host} returned {answer.status}"
+    if is_unavailable(answer.status):
+        message += ", so crawls fetch none of its pages"
+        todo = "ask the site owner, or set robots = false in the site definition"
+        return warning(Check.ROBOTS, message, todo, of=of)
     if refused := [page for page in pages if not answer.rules.allowed(page, answer.agent)]:
         todo = "these pages will not be fetched; ask the site owner or change start_urls"
         return warning(Check.ROBOTS, f"{message} and disallows {listed(refused, 3)}", todo, of=of)
@@ -271,7 +276,7 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
         message += f" and asks for a delay of {site_seconds:g} s; the site definition's is "
         message += f"{own_seconds:g} s"
         return warning(Check.ROBOTS, message, f"set delay_seconds = {site_seconds:g}", of=of)
-    if answer.status >= 500 or answer.status in (401, 403, 429):
+    if answer.status in (401, 403):
         return warning(
             Check.ROBOTS, message, "the site may refuse crawlers; ask the site owner", of=of
         )

@@ -396,7 +396,9 @@ def answer(text: str, status: int = 200) -> Answer:
     [
         (answer(""), SHOP, OK, "s.example returned 200; all start pages are allowed"),
         (answer("<h1>404</h1>", 404), SHOP, OK, "returned 404"),
-        (answer("", 503), SHOP, WARNING, "returned 503"),
+        (answer("", 503), SHOP, WARNING, "returned 503, so crawls fetch none of its pages"),
+        (answer("", 429), SHOP, WARNING, "returned 429, so crawls fetch none of its pages"),
+        (answer("", 403), SHOP, WARNING, "returned 403"),
         (answer("User-agent: *\nDisallow: /"), SHOP, WARNING, "disallows https://s.example/"),
         (
             answer("User-agent: *\nDisallow: /\n\nUser-agent: Freshet\nAllow: /"), SHOP, OK,

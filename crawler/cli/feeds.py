@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from crawler.cli.base import confirm, in_words, print_json, with_database
 from crawler.cli.types import category
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError
+from crawler.errors import FORBIDDEN, Busy, ConfigError
 from crawler.extract.response import decoded
 from crawler.feeds import opml
 from crawler.feeds.discovery import candidates
@@ -503,7 +503,9 @@ class FeedProbe(Spider):
             response = await engine.download_async(Request(url, dont_filter=True))
         except Exception as error:  # noqa: BLE001 - whatever a server does is the URL's problem
             if isinstance(error, IgnoreRequest) and "robots.txt" in str(error):
-                reason = "robots.txt disallows fetching it. --no-fetch adds it without a check"
+                is_read = str(error) == FORBIDDEN
+                reason = "disallows fetching it" if is_read else "cannot be read now"
+                reason = f"robots.txt {reason}. --no-fetch adds it without a check"
             else:
                 reason = " ".join(str(error).split()) or type(error).__name__
             raise NotFound(reason[:MAX_REASON].rstrip(".")) from None

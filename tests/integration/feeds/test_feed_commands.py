@@ -17,6 +17,7 @@ from bson import Binary
 
 from tests.integration.harness import Db, Freshet, Pages, Result, Row, asked, urls
 from tests.integration.inside import in_json, run
+from tests.integration.recording import Recorder
 
 OPML = """\
 <?xml version="1.0" encoding="UTF-8"?>
@@ -558,3 +559,12 @@ def test_help_lists_actions_with_options_and_examples(freshet: Freshet) -> None:
         assert f"Example: scrapy feeds {action} " in help_text
     for option in ("--category NAME", "--no-fetch", "--format", "--errors", "--limit N", "--yes"):
         assert option in help_text
+
+
+def test_feed_is_not_added_while_robots_txt_is_unavailable(freshet: Freshet) -> None:
+    with Recorder() as server:
+        server.answers |= {"/robots.txt": (503, "/"), "/feed.xml": RSS.format("News")}
+        url = f"{server.url}/feed.xml"
+        done = freshet("feeds", "add", url)
+        reason = "robots.txt cannot be read now. --no-fetch adds it without a check"
+        assert (done.code, done.complaint) == (1, f"scrapy feeds: {url}: {reason}")

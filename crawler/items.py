@@ -455,12 +455,14 @@ class Fetched:
 class Skipped:
     """Target that was handed out but not fetched (cap of the host, Retry-After); not a visit.
 
-    ended: the process stopped before the fetch
+    ended:     the process stopped before the fetch
+    elsewhere: the cause is another host, to which the target redirects
     """
 
     target: Target
     reason: str
     ended: bool = False
+    elsewhere: bool = False
 
 
 class Event(StrEnum):

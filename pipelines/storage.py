@@ -127,7 +127,7 @@ class StoragePipeline(SessionPipeline):
         if item.ended:
             self.session.leave(item.target)
         else:
-            self.session.skip(item.target)
+            self.session.skip(item.target, elsewhere=item.elsewhere)
 
     async def _export(self, post: dict[str, Any]) -> None:
         """Send a feed's post to Scrapy's exports; a visit of a feed can have many posts."""

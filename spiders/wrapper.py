@@ -372,11 +372,9 @@ class WrapperSpider(Spider):
     def _failed(
         self, target: Target, failure: Failure, *, shared_fetch: bool = False
     ) -> Fetched | Skipped:
-        is_ended, request = isinstance(failure.value, Ended), failure.request  # type: ignore[attr-defined]
-        # A page that redirects to a paused host was requested. As Skipped, it would end the visits
-        # of its own host, in every run until the pause ends.
-        if is_ended or (isinstance(failure.value, NotAsked) and not _has_left(request)):
-            return Skipped(target, str(failure.value), is_ended)
+        if isinstance(failure.value, NotAsked):
+            ended, request = isinstance(failure.value, Ended), failure.request  # type: ignore[attr-defined]
+            return Skipped(target, str(failure.value), ended, _has_left(request))
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
         error = failure.value

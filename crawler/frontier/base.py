@@ -108,6 +108,10 @@ class Frontier:
         """Stop requests of all processes to a host for the rest of the run."""
         self._session.limits.given_up.add(host)
 
+    def postpone(self, key: str) -> None:
+        """Hand out a target no more in this run, although it remains due."""
+        self._session.postponed.add(key)
+
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all processes to a host for `seconds`."""
 
@@ -162,7 +166,8 @@ class LocalFrontier(Frontier):
         """Yield due targets: first those chosen by dispatch, then the most overdue ones.
 
         A visit moves a target's next visit to after the start of the run. So repeated queries for
-        due targets return each target once, except for those in flight, which are left out here.
+        due targets return each target once, except for those in flight and postponed ones, which
+        are left out here.
         """
         session, size = self._session, self._session.config.in_flight
         db, started, read = session.db, session.started, session.patience.read
@@ -174,11 +179,12 @@ class LocalFrontier(Frontier):
                         yield by_key[key]
         while session.error is None:
             findings, in_flight = session.findings, frozenset(session.in_flight)
-            max_targets, closed = size + len(in_flight), session.closed_hosts()
-            query = partial(due.most_overdue, db, session.spider, started, max_targets, closed)
             # Without the targets in flight before the query: a target that was visited during the
             # query would look due and not in flight.
-            batch = await read(partial(query, without=in_flight))
+            without = in_flight | session.postponed
+            max_targets, closed = size + len(without), session.closed_hosts()
+            query = partial(due.most_overdue, db, session.spider, started, max_targets, closed)
+            batch = await read(partial(query, without=without))
             if not batch and not in_flight:
                 return
             if not batch:

@@ -260,6 +260,19 @@ class LeasedQueue(Base):  # type: ignore[misc]
             hosts = await self._steady.ask(lambda: self.server.smembers(key))
         return {name.decode() for name in hosts}
 
+    async def postpone(self, keys: Iterable[str]) -> None:
+        """Queue these targets no more in this run, although they remain due."""
+        name, members = self._key("postponed"), list(keys)
+        with user_errors(self.server):
+            await self._steady.ask(lambda: self.server.sadd(name, *members))
+
+    async def postponed(self) -> set[str]:
+        """Return the keys of the targets that are queued no more in this run."""
+        name = self._key("postponed")
+        with user_errors(self.server):
+            keys = await self._steady.ask(lambda: self.server.smembers(name))
+        return {_text(key) for key in keys}
+
     def encode(self, request: Request) -> str:
         """Serialize a request; raises TypeError or ValueError if `decode` would reject it."""
         parts = request.to_dict(spider=self.spider)

@@ -67,6 +67,7 @@ class Session:
     in_flight: keys of targets that are handed out but not stored yet
     findings:  number of released targets whose visits may have made other targets due
     shared_fetches: keys of cells that are read from the page of another cell
+    postponed: keys of due targets that are not handed out again in this run
     prepares:  whether this process prepares the run
     sums_up:   whether this process sums up the run
     counts:    counts of the run; only of this process until it has left the run
@@ -104,6 +105,7 @@ class Session:
         self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
         self.shared_fetches: set[str] = set()
+        self.postponed: set[str] = set()
         self.releases = self.findings = 0
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] = Counter()
@@ -200,12 +202,18 @@ class Session:
             self.frontier.done(target.key, counts)
         self._wake()
 
-    def skip(self, target: Target) -> None:
+    def skip(self, target: Target, *, elsewhere: bool = False) -> None:
         """Release a target that was not fetched, and give up its host for this run.
 
         The target remains due, so the run would otherwise hand it out forever.
+
+        elsewhere: the target redirects to another host, which is the cause: give up only the
+                   target. In every run until the other host's pause ends, it is due before others
         """
-        self.frontier.give_up(target.host)
+        if elsewhere:
+            self.frontier.postpone(target.key)
+        else:
+            self.frontier.give_up(target.host)
         self.release(target)
 
     def leave(self, target: Target) -> None:

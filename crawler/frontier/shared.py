@@ -254,6 +254,11 @@ class SharedFrontier(Frontier):
         super().give_up(host)
         self._worker.close_host(host)
 
+    def postpone(self, key: str) -> None:
+        """Hand out a target to no worker any more in this run, although it remains due."""
+        super().postpone(key)
+        self._worker.postpone(key)
+
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all workers to a host for `seconds`."""
         assert self.permits is not None
@@ -349,13 +354,17 @@ class Feeder:
         position: DuePosition | None = None
         while True:
             status, is_first, began = await self._room(), position is None, now()
-            # From the first due target on, the query also returns those queued and leased.
+            # From the first due target on, the query also returns those queued, leased and
+            # postponed.
             batch = self._size * min(MAX_BATCHES, max(1, status.workers))
-            max_targets = batch + (status.waiting + status.leased if is_first else 0)
+            postponed = await self._queue.postponed()
+            left_out = status.waiting + status.leased + len(postponed)
+            # A later query begins with the last target of the one before.
+            max_targets = batch + (left_out if is_first else 1)
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
             query = partial(due.ordered_keys, db, spider, started, max_targets, closed, position)
             keys, position = await session.patience.read(query)
-            new = await self._enqueue(status, keys)
+            new = await self._enqueue(status, [key for key in keys if key not in postponed])
             if new is None or (is_first and not new and status.is_empty):
                 return
             if position is None:

@@ -155,7 +155,9 @@ class Worker:
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
         self._pushed: list[Pushed] = []
-        # Closed hosts that are not yet reported to Redis, and all closed hosts.
+        # Postponed targets and closed hosts that are not yet reported to Redis, and all closed
+        # hosts.
+        self._unreported_keys: set[str] = set()
         self._unreported_hosts: set[str] = set()
         self._closed_hosts: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
@@ -243,6 +245,11 @@ class Worker:
             self._unreported_hosts.add(host)
             self._wake.set()
 
+    def postpone(self, key: str) -> None:
+        """Hand out a target to no worker any more in this run."""
+        self._unreported_keys.add(key)
+        self._wake.set()
+
     def push(self, request: Pushed) -> None:
         """Add a spider's request to the shared queue."""
         self._pushed.append(request)
@@ -300,7 +307,8 @@ class Worker:
             room = max(0, self._max_leases - len(self._book.held))
             needs_more = self._wanted.is_set() and (self._book.done or not self._has_enough)
             want = room if needs_more else 0
-            if not (want or self._book.done or self._pushed or self._unreported_hosts):
+            unreported = self._unreported_hosts or self._unreported_keys
+            if not (want or self._book.done or self._pushed or unreported):
                 await self._wake.wait()
                 continue
             has_leased = await self._report(want)
@@ -357,6 +365,10 @@ class Worker:
             pushed = self._pushed[:MAX_PUSHED]
             await self.queue.push(pushed)
             del self._pushed[: len(pushed)]
+        # Before their entries are completed: otherwise the feeder would queue them again.
+        if keys := set(self._unreported_keys):
+            await self.queue.postpone(keys)
+            self._unreported_keys -= keys
         if hosts := set(self._unreported_hosts):
             await self.queue.close_hosts(hosts)
             # Others may have been closed meanwhile.

@@ -24,6 +24,7 @@
 -- shares    hash   counts of each worker
 -- seen      set    fingerprints of requests
 -- closed    set    hosts that get no more requests
+-- postponed set    keys of targets that are not queued again, although they remain due
 -- asked     hash   host -> number of requests, if hosts have a cap
 -- wake      list   tokens; each lets one idle worker, which waits for one, try to lease entries
 local call = redis.call
@@ -35,7 +36,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local run, tries = base .. "run", base .. "tries"
 local NAMES = {
   "pending", "suspects", "leased", "holders", "trying", "bodies", "workers", "members", "counts",
-  "shares", "seen", "closed", "asked", "messages", "wake",
+  "shares", "seen", "closed", "postponed", "asked", "messages", "wake",
 }
 
 local function keys_of(id)

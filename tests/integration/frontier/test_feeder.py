@@ -55,6 +55,7 @@ class FakeSession:
         self.config = Config.load(in_flight=50)
         self.in_flight: set[str] = set()
         self.shared_fetches: set[str] = set()
+        self.postponed: set[str] = set()
         self.allowance = Unbounded()
         self.due_at_start = TARGETS
         self.handed_out: Counter[str] = Counter()

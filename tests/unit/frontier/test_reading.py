@@ -180,6 +180,17 @@ def test_unsent_request_is_skipped() -> None:
     assert skipped.reason == "the cap is used up"
 
 
+@pytest.mark.parametrize(
+    ("first", "elsewhere"), [("https://old.example/item/1", True), (f"{ITEM}0", False)]
+)
+def test_unsent_request_may_be_to_another_host(first: str, elsewhere: bool) -> None:
+    unsent = failure(NotAsked("the host is paused"))
+    unsent.request.meta["redirect_urls"] = [first]  # type: ignore[attr-defined]
+    (skipped,) = spider().parse_failure(unsent)
+    assert isinstance(skipped, Skipped)
+    assert skipped.elsewhere is elsewhere
+
+
 def failure(error: Exception) -> Failure:
     """Return a failed download of the item."""
     failed = Failure(error)

@@ -260,18 +260,17 @@ class LeasedQueue(Base):  # type: ignore[misc]
             hosts = await self._steady.ask(lambda: self.server.smembers(key))
         return {name.decode() for name in hosts}
 
-    async def postpone(self, keys: Iterable[str]) -> None:
-        """Queue these targets no more in this run, although they remain due."""
-        name, members = self._key("postponed"), list(keys)
+    async def postpone(self, entries: Iterable[str]) -> None:
+        """Queue these entries no more in this run, although their targets remain due."""
+        key, names = self._key("postponed"), list(entries)
         with user_errors(self.server):
-            await self._steady.ask(lambda: self.server.sadd(name, *members))
+            await self._steady.ask(lambda: self.server.sadd(key, *names))
 
-    async def postponed(self) -> set[str]:
-        """Return the keys of the targets that are queued no more in this run."""
-        name = self._key("postponed")
+    async def count_postponed(self) -> int:
+        """Return the number of entries that are queued no more in this run."""
+        key = self._key("postponed")
         with user_errors(self.server):
-            keys = await self._steady.ask(lambda: self.server.smembers(name))
-        return {_text(key) for key in keys}
+            return int(await self._steady.ask(lambda: self.server.scard(key)))
 
     def encode(self, request: Request) -> str:
         """Serialize a request; raises TypeError or ValueError if `decode` would reject it."""

@@ -357,14 +357,13 @@ class Feeder:
             # From the first due target on, the query also returns those queued, leased and
             # postponed.
             batch = self._size * min(MAX_BATCHES, max(1, status.workers))
-            postponed = await self._queue.postponed()
-            left_out = status.waiting + status.leased + len(postponed)
+            left_out = status.waiting + status.leased + await self._queue.count_postponed()
             # A later query begins with the last target of the one before.
             max_targets = batch + (left_out if is_first else 1)
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
             query = partial(due.ordered_keys, db, spider, started, max_targets, closed, position)
             keys, position = await session.patience.read(query)
-            new = await self._enqueue(status, [key for key in keys if key not in postponed])
+            new = await self._enqueue(status, keys)
             if new is None or (is_first and not new and status.is_empty):
                 return
             if position is None:

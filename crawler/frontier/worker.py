@@ -84,6 +84,10 @@ class LeaseBook:
             self._entries |= dict.fromkeys(keys, entry)
             self._lost -= keys
 
+    def entry_of(self, key: str) -> str:
+        """Return the entry of a target; if the lease on it is lost, the usual name."""
+        return self._entries.get(key, key)
+
     def assign_with(self, key: str, others: Iterable[str]) -> None:
         """Assign `others` to the entry of target `key`, unless the lease on it is lost."""
         if (entry := self._entries.get(key)) is not None:
@@ -155,9 +159,9 @@ class Worker:
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
         self._pushed: list[Pushed] = []
-        # Postponed targets and closed hosts that are not yet reported to Redis, and all closed
+        # Postponed entries and closed hosts that are not yet reported to Redis, and all closed
         # hosts.
-        self._unreported_keys: set[str] = set()
+        self._unreported_entries: set[str] = set()
         self._unreported_hosts: set[str] = set()
         self._closed_hosts: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
@@ -247,7 +251,7 @@ class Worker:
 
     def postpone(self, key: str) -> None:
         """Hand out a target to no worker any more in this run."""
-        self._unreported_keys.add(key)
+        self._unreported_entries.add(self._book.entry_of(key))
         self._wake.set()
 
     def push(self, request: Pushed) -> None:
@@ -307,7 +311,7 @@ class Worker:
             room = max(0, self._max_leases - len(self._book.held))
             needs_more = self._wanted.is_set() and (self._book.done or not self._has_enough)
             want = room if needs_more else 0
-            unreported = self._unreported_hosts or self._unreported_keys
+            unreported = self._unreported_hosts or self._unreported_entries
             if not (want or self._book.done or self._pushed or unreported):
                 await self._wake.wait()
                 continue
@@ -365,10 +369,10 @@ class Worker:
             pushed = self._pushed[:MAX_PUSHED]
             await self.queue.push(pushed)
             del self._pushed[: len(pushed)]
-        # Before their entries are completed: otherwise the feeder would queue them again.
-        if keys := set(self._unreported_keys):
-            await self.queue.postpone(keys)
-            self._unreported_keys -= keys
+        # Before these entries are completed: otherwise the feeder would queue them again.
+        if entries := set(self._unreported_entries):
+            await self.queue.postpone(entries)
+            self._unreported_entries -= entries
         if hosts := set(self._unreported_hosts):
             await self.queue.close_hosts(hosts)
             # Others may have been closed meanwhile.

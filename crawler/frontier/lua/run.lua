@@ -24,7 +24,7 @@
 -- shares    hash   counts of each worker
 -- seen      set    fingerprints of requests
 -- closed    set    hosts that get no more requests
--- postponed set    keys of targets that are not queued again, although they remain due
+-- postponed set    entries that are not queued again, although their targets remain due
 -- asked     hash   host -> number of requests, if hosts have a cap
 -- wake      list   tokens; each lets one idle worker, which waits for one, try to lease entries
 local call = redis.call

@@ -21,7 +21,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import IGNORE_ROBOTS_HINT, OffLimits
-from crawler.fetch.downloader import UNREACHABLE, NotAsked
+from crawler.fetch.downloader import NotAsked
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
 
 logger = logging.getLogger(__name__)
@@ -194,8 +194,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     async def _response(self, request: Request) -> Response | None:
         """Fetch robots.txt of the request's host; return None if that fails.
 
-        Raises NotAsked if it was not requested, and IgnoreRequest if the host is unreachable: in
-        neither case may the file count as missing later.
+        Raises NotAsked if it was not requested: it must not count as missing later.
         """
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
@@ -213,9 +212,6 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             return await self.crawler.engine.download_async(robots_request)
         except NotAsked:
             raise
-        except UNREACHABLE as error:
-            # The host, not only this file. Ask again for the next page: the rules are unknown.
-            raise IgnoreRequest(str(error)) from None
         except Exception as error:
             if isinstance(error, OffLimits) and error.url == robots_request.url:
                 raise

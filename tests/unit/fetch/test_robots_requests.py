@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from scrapy import Request, Spider
-from scrapy.exceptions import DownloadConnectionRefusedError, IgnoreRequest
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
@@ -60,13 +60,6 @@ def test_rules_of_a_paused_host_are_read_after_the_pause() -> None:
     paused = NotAsked("requests to shop.example are paused for another 90 s")
     web = Web({"https://shop.example/robots.txt": [paused, robots("https", FORBIDS)]})
     assert web.refusal(PRIVATE) == str(paused)
-    assert web.refusal(PRIVATE) == "Forbidden by robots.txt"
-
-
-def test_rules_of_an_unreachable_host_are_requested_again() -> None:
-    down = DownloadConnectionRefusedError("Connection was refused")
-    web = Web({"https://shop.example/robots.txt": [down, robots("https", FORBIDS)]})
-    assert web.refusal("https://shop.example/") == "Connection was refused"
     assert web.refusal(PRIVATE) == "Forbidden by robots.txt"
 
 

@@ -23,7 +23,6 @@ from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.asyncgen import as_async_generator
-from scrapy.utils.response import get_base_url
 from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
 
@@ -38,7 +37,13 @@ from crawler.errors import (
     first_problem,
 )
 from crawler.extract.cells import Cell, with_whole_links
-from crawler.extract.links import category_of, sitemap_links, sitemap_of, wanted_links
+from crawler.extract.links import (
+    base_url,
+    category_of,
+    sitemap_links,
+    sitemap_of,
+    wanted_links,
+)
 from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load, main_text
 from crawler.extract.response import (
@@ -54,6 +59,7 @@ from crawler.extract.response import (
     status_outcome,
     unfollowed,
     validators_of,
+    with_valid_base,
 )
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
@@ -487,7 +493,7 @@ class WrapperSpider(Spider):
             fetched.outcome, fetched.reason = Outcome.ERROR, problem
             return None
         assert isinstance(response, TextResponse)
-        return response
+        return with_valid_base(response)
 
 
 def _own_classes(spider: type[WrapperSpider]) -> tuple[type, ...]:
@@ -623,10 +629,11 @@ class CellReader:
             fetched.outcome, fetched.reason = Outcome.ERROR, problem
         else:
             assert isinstance(page, TextResponse)
+            page = with_valid_base(page)
             zone = self.spider.wrapper.zone
             content = {name: part.read(page, zone) for name, part in cell.selectors.items()}
             if isinstance(html := content.get("html"), str) and not cell.fields:
-                content["html"] = with_whole_links(html, get_base_url(page))
+                content["html"] = with_whole_links(html, base_url(page.selector.root, page.url))
             if all(value in NOTHING for value in content.values()):
                 selector = cell.css or cell.xpath or cell.jmespath
                 fetched.outcome, fetched.reason = Outcome.ERROR, f"no match for {selector!r}"

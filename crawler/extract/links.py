@@ -12,25 +12,26 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from urllib.parse import urldefrag, urljoin, urlsplit
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
-from scrapy.linkextractors import LinkExtractor
-from scrapy.utils.response import get_base_url
 from scrapy.utils.sitemap import Sitemap
+from w3lib.url import safe_url_string
 
 from crawler.extract.fields import node_text, selected
 from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
+from crawler.extract.response import with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
-from crawler.utils.urls import is_http
+from crawler.utils.urls import BLANKS, is_http
 
 logger = logging.getLogger(__name__)
 # Placeholder pattern for the parts of a sitemap index, which match no pattern.
@@ -45,7 +46,9 @@ REASONS = {
 # Owner of a part of the page that describes several items.
 SHARED = ""
 DIGEST_BYTES = 8
-BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
+XHTML = "{http://www.w3.org/1999/xhtml}"
+BASE_TAGS = ("base", f"{XHTML}base")
+LINK_TAGS = ("a", "area", f"{XHTML}a", f"{XHTML}area")
 # The root element may follow an XML declaration, comments and stylesheets. The atomic group
 # prevents backtracking on pages that begin with thousands of comments.
 SITEMAP_START = re.compile(
@@ -57,8 +60,6 @@ SNIFFED_BYTES = 8192
 # The category of a list page is stored with each of its items.
 MAX_CATEGORY_CHARACTERS = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
-
-_anchors = LinkExtractor(deny_extensions=(), unique=True)
 
 
 class Traps:
@@ -136,27 +137,48 @@ def repeats(url: str, max_repeats: int) -> bool:
     return max(segments.values(), default=0) > max_repeats
 
 
-def digests_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]:
-    """Return the listing digest of each item by the item's URL.
+def base_url(root: Any, url: str) -> str:
+    """Return the URL that relative links of a page refer to: its `<base href>`, else its own.
 
-    items: URLs of items by the absolute URLs of their anchors, without fragments
+    root: root of the parsed page
+    url:  URL of the page
+
+    Scrapy's `get_base_url` reads only the first 4,096 characters of a page.
+    """
+    for element in root.iter(*BASE_TAGS) if isinstance(root, etree._Element) else ():
+        if (href := element.get("href")) is not None:
+            # Browsers ignore a base with an invalid URL.
+            with suppress(ValueError):
+                return base if is_http(base := urljoin(url, href.strip(BLANKS))) else url
+            break
+    return url
+
+
+def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
+    """Yield the elements that link to other pages, with absolute URLs as browsers request them."""
+    root = with_valid_base(page).selector.root
+    base = base_url(root, page.url)
+    for element in root.iter(*LINK_TAGS) if isinstance(root, etree._Element) else ():
+        if (href := element.get("href")) is not None:
+            with suppress(ValueError):
+                url = urljoin(base, href.strip(BLANKS))
+                yield element, safe_url_string(url, encoding=page.encoding)
+
+
+def digests_of(links: Iterable[tuple[etree._Element, str]]) -> dict[str, str]:
+    """Return the listing digest of each item of a page by the item's URL.
+
+    links: elements that link to items, in the order of the page, and the URLs of these items
 
     An item that is the only one on the page has no digest: its part would be the whole page.
     """
     owners: dict[etree._Element, str] = {}
     first: dict[str, etree._Element] = {}
-    base, root = get_base_url(response), response.selector.root
-    for anchor in root.iter("a") if isinstance(root, etree._Element) else ():
-        try:
-            url = urldefrag(urljoin(base, str(anchor.get("href", "")).strip()))[0]
-        except ValueError:
-            continue
-        if (item := items.get(url)) is None:
-            continue
-        first.setdefault(item, anchor)
-        # Mark the anchor and its ancestors as owned by this item, or as shared if they already
+    for element, item in links:
+        first.setdefault(item, element)
+        # Mark the element and its ancestors as owned by this item, or as shared if they already
         # belong to another item.
-        node: etree._Element | None = anchor
+        node: etree._Element | None = element
         while node is not None and owners.get(node) not in (item, SHARED):
             owners[node] = SHARED if node in owners else item
             node = node.getparent()
@@ -198,17 +220,12 @@ def wanted_links(
     counts:         receives all links of the page, selected or not
     """
     links = _Links(wrapper, max_characters, counts)
-    items: dict[str, str] = {}
-    try:
-        anchors = _anchors.extract_links(response)
-    except ValueError:  # browsers ignore a <base> with an invalid URL
-        response = response.replace(body=BASE_TAG.sub(b"", response.body))
-        anchors = _anchors.extract_links(response)
-    for anchor in anchors:
-        link = links.take(anchor.url, category)
+    items: list[tuple[etree._Element, str]] = []
+    for element, url in link_elements(response):
+        link = links.take(url, category)
         if link and link.kind is Kind.ITEM:
-            items[urldefrag(anchor.url)[0]] = link.url
-    digests = digests_of(response, items)
+            items.append((element, link.url))
+    digests = digests_of(items)
     return tuple(replace(link, digest=digests.get(link.url)) for link in links.wanted)
 
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
-from scrapy.utils.response import get_base_url
 
+from crawler.extract.links import base_url
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
 from crawler.utils.urls import canonical, host_of, is_http
@@ -208,7 +208,7 @@ def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
     root = page.selector.root
     if not isinstance(root, etree._Element):
         return ()
-    base, host = get_base_url(page), _bare_host(page.url)
+    base, host = base_url(root, page.url), _bare_host(page.url)
     anchors: list[Anchor] = []
     elements = cast("list[etree._Element]", _LINKS(root))
     for element in elements[:MAX_LINKS]:

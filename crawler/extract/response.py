@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple, TypeGuard
 
 from scrapy.http import Headers, Response, TextResponse
+from scrapy.utils.response import get_base_url
 
 from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
@@ -24,6 +25,7 @@ PERMANENT = frozenset({301, 308})
 MAX_VALIDATOR_BYTES = 1000
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
+BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Responses with all other statuses reach the spider, which converts them to outcomes.
@@ -104,6 +106,15 @@ def decoded(response: TextResponse) -> TextResponse:
         best = from_bytes(head, cp_isolation=list(LIKELY)).best()
         return response.replace(encoding=best.encoding if best else response.encoding)
     return response.replace(encoding="utf-8")
+
+
+def with_valid_base(page: TextResponse) -> TextResponse:
+    """Return the page without `<base>` tags if Scrapy cannot parse it because of an invalid one."""
+    try:
+        get_base_url(page)
+    except ValueError:
+        return page.replace(body=BASE_TAG.sub(b"", page.body))
+    return page
 
 
 def moved_to(response: Response, final_url: str | None) -> str | None:

@@ -10,6 +10,7 @@ from urllib.parse import urljoin, urlsplit
 from parsel import Selector
 from scrapy.http import TextResponse
 
+from crawler.extract.links import base_url
 from crawler.utils.urls import BLANKS, canonical, is_http
 
 FEED_TYPES = frozenset(
@@ -49,10 +50,7 @@ class Candidates:
 def candidates(page: TextResponse) -> Candidates:
     """Return the possible feeds on an HTML page, at most MAX_CANDIDATES of each kind."""
     root = Selector(text=page.text, type="html")
-    given = root.xpath("//base/@href").get()
-    joined = _joined(page.url, given) if given is not None else page.url
-    # Browsers ignore a <base> with an invalid URL.
-    base = joined if is_http(joined) else page.url
+    base = base_url(root.root, page.url)
     links: list[tuple[bool, str]] = []
     for link in root.xpath("//link[@href]"):
         relations = link.attrib.get("rel", "").lower().split()

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from scrapy.http import HtmlResponse
+from scrapy.http import HtmlResponse, TextResponse
 from typing_extensions import TypedDict
 
 from crawler.config import Config
@@ -19,6 +19,7 @@ from crawler.extract.fields import Field, proposed_type
 from crawler.extract.links import category_of
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.proposals import Anchor, anchors_of
+from crawler.extract.response import with_valid_base
 from crawler.extract.selectors import (
     SHOWN_TAGS,
     numbered_html,
@@ -251,9 +252,10 @@ def categories(
     ]
 
 
-def page_of(html: str, url: str) -> HtmlResponse:
+def page_of(html: str, url: str) -> TextResponse:
     """Return the response for the text of a fetched page."""
-    return HtmlResponse(url, body=html.encode("utf-8", "replace"), encoding="utf-8")
+    page = HtmlResponse(url, body=html.encode("utf-8", "replace"), encoding="utf-8")
+    return with_valid_base(page)
 
 
 def links_of(html: str, url: str) -> tuple[Anchor, ...]:

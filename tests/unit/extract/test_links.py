@@ -44,7 +44,13 @@ def urls_on(body: str, **keys: Any) -> list[str]:
         ('<base href="/deep/"><a href="item/1">', "https://shop.example/deep/item/1"),
         ('<base href="https://www.shop.example/"><a href="/item/1">',
          "https://www.shop.example/item/1"),
+        ('<base href=/deep/><a href="item/1">', "https://shop.example/deep/item/1"),
+        ('<base target="_top"><base href=" /deep/ "><base href="/other/"><a href="item/1">',
+         "https://shop.example/deep/item/1"),
+        (f'<style>{"a {} " * 1000}</style><base href="/deep/"><a href="item/1">',
+         "https://shop.example/deep/item/1"),
     ],
+    ids=lambda value: value[-60:],
 )  # fmt: skip
 def test_selected_link_is_found(anchor: str, url: str) -> None:
     assert urls_on(anchor) == [url]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import urldefrag
+
 from scrapy.http import HtmlResponse
 
-from crawler.extract.links import digests_of
+from crawler.extract.links import digests_of, link_elements, wanted_links
+from crawler.items import LinkCounts
+from tests.unit.pages import wrapper
 
 BASE = "https://shop.example/list/"
 ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for n in range(9)}
@@ -12,7 +16,9 @@ ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for 
 
 def entry_digests(body: str, items: dict[str, str] = ITEMS) -> dict[str, str]:
     html = f"<html><body>{body}</body></html>"
-    digests = digests_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
+    response = HtmlResponse(BASE, body=html.encode(), encoding="utf-8")
+    links = [(element, urldefrag(url)[0]) for element, url in link_elements(response)]
+    digests = digests_of((element, items[url]) for element, url in links if url in items)
     return {url.rpartition("/")[2]: digest for url, digest in digests.items()}
 
 
@@ -41,6 +47,15 @@ def test_relative_links_and_fragments_are_resolved() -> None:
     assert set(entry_digests(by_path)) == {"1", "2"}
 
 
+def test_links_that_browsers_escape_have_digests() -> None:
+    links = ["/item/茶", "/item/green tea", "/item/a|b", "/item/plain"]
+    body = "".join(f'<li><a href="{link}">{link}</a></li>' for link in links)
+    html = f"<html><body><ul>{body}</ul></body></html>"
+    response = HtmlResponse(BASE, body=html.encode(), encoding="utf-8")
+    found = wanted_links(response, wrapper(), None, 200, LinkCounts())
+    assert len({link.digest for link in found} - {None}) == len(links)
+
+
 def test_single_item_on_a_page_has_no_digest() -> None:
     assert entry_digests(f"<ul>{product(1, '£5')}</ul><p>{'news ' * 9}</p>") == {}
 
@@ -54,7 +69,7 @@ def test_unselected_and_invalid_links_are_ignored() -> None:
     body = f'<a href="http://[::1">x</a><a>y</a><a href="/about">z</a>{product(1, "£5")}'
     assert set(entry_digests(body + product(2, "£6"))) == {"1", "2"}
     assert entry_digests("") == {}
-    assert digests_of(HtmlResponse(BASE, body=b""), ITEMS) == {}
+    assert entry_digests("", {}) == {}
 
 
 def test_deeply_nested_entries_are_found() -> None:

@@ -63,6 +63,10 @@ def test_item_page_yields_its_fields() -> None:
     assert fetched.size == len("<h1>Tea</h1><li>green</li>")
 
 
+def test_item_page_with_an_invalid_base_url_is_read() -> None:
+    assert read(response('<base href="//[x"><h1>Tea</h1>')).content == {"title": "Tea", "tags": []}
+
+
 def test_list_page_yields_links_with_its_category() -> None:
     fetched = read(response('<a href="/item/1">Tea</a>', LIST))
     assert fetched.content is None

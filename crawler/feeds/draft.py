@@ -42,6 +42,7 @@ EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
 MAX_AHEAD = timedelta(hours=1)
 # Leap seconds (:60) are read as :59.
 LAST_SECOND = 59
+NOON_HOUR = 12
 MINUTE = timedelta(minutes=1)
 # Fewer posts may really have been published at the same time.
 MIN_DATES = 3
@@ -60,7 +61,12 @@ NUMBERS = re.compile(
 # Numeric forms that only feedparser supports: a year, a month, a truncated UTC offset.
 PARTS = re.compile(r"\d{4}(?:-\d\d(?:-\d\dT\d\d:\d\d.*)?)?")
 MAIL = re.compile(r"(?:[A-Za-z]+[.,]*\s+)?\d{1,2}[\s-]+[A-Za-z]{3}")
-OFFSET = re.compile(r"\b(?:GMT|UTC|UT)\s*([+-]\d\d):?(\d\d)\b", re.I)
+# `email.utils` would ignore these parts: a 12-hour clock, and offsets such as GMT+0100, +01:00, +1.
+MERIDIEM = re.compile(r"(?<=:\d\d)\s?([ap])\.?m\b\.?", re.I)
+OFFSET = re.compile(
+    r"(?<=:\d\d)\s?(?:GMT|UTC|UT)?\s?(?P<sign>[+-])(?P<hours>\d\d?)(?::?(?P<minutes>\d\d))?(?=\s?\(|$)",
+    re.I,
+)
 # Unambiguous names of time zones that neither `email.utils` nor feedparser supports.
 ZONES = {
     "WEST": "+0100", "CET": "+0100", "MEZ": "+0100", "BST": "+0100", "CEST": "+0200",
@@ -247,11 +253,18 @@ def _mail_date(text: str) -> datetime | None:
     """Parse dates in the format of email headers (RFC 822) and similar ones."""
     if not MAIL.match(text):
         return None
-    text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], OFFSET.sub(r"\1\2", text))
+    half = MERIDIEM.search(text)
+    text = MERIDIEM.sub("", text)
+    text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], text)
+    text = OFFSET.sub(
+        lambda to: f" {to['sign']}{to['hours'].zfill(2)}{to['minutes'] or '00'}", text
+    )
     try:
         if (read := parsedate_tz(text)) is None:
             return None
         year, month, day, hour, minute, second = read[:6]
+        if half and hour <= NOON_HOUR:
+            hour = hour % NOON_HOUR + NOON_HOUR * (half[1] in "pP")
         local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
         return local - timedelta(seconds=read[9] or 0)
     except (ValueError, OverflowError, IndexError, TypeError):

@@ -25,18 +25,30 @@ from scrapy.http import TextResponse
 from crawler.extract.plain_text import Markup, text_below
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
 
-# A sign that does not belong to a word (as in `A-1`), then grouped digits (1,234,567.89), plain
-# digits, or a fraction without a leading zero.
+# Grouped digits (1,234,567.89), plain digits, or a fraction without a leading zero. No group begins
+# with a zero: 0.125 is less than one.
 NUMBER = re.compile(
-    r"(?P<sign>(?<![\w.])[-+\u2212])?\s?"
-    r"(?P<size>\d{1,3}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
-    r"|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+)"
+    r"[1-9]\d{0,2}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
+    r"|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+"
 )
-NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
+FRACTION = re.compile(r"0*[.,]\d+")
+# Separators of Swiss and Arabic numbers.
+SEPARATORS = str.maketrans({"\u2019": "'", "\u066b": ".", "\u066c": ","})
+# The end of the text before a negative number: a minus, and maybe a currency. A minus in a word (as
+# in A-1) or between spaces is a hyphen or a dash, except at the start.
+NEGATIVE = re.compile(
+    r"(?:^[-\u2212]\s?|(?<![\w.])[-\u2212])"
+    r"(?:[A-Z]{0,3}[$\u00a3\u00a5\u20a0-\u20cf]\s?|[A-Z]{1,3}\s?)?$"
+)
+MAX_SIGN_CHARACTERS = 7
+PERCENT = re.compile(r"\s?%")
+EURO_CENTS = re.compile(r"\d\s?€\s?\d\d(?!\d)")
 MAX_DIGITS = 300
 MAX_DATE_CHARACTERS = 200
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
 INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
+# With dots, the day comes first, in English texts, too. With slashes, US English is assumed.
+DOTTED_DATE = re.compile(r"\D*\d\d?\. ?\d\d?\. ?(?:\d{4}|\d\d)(?!\d)")
 # A date without separators has at least this many digits, for example 20240715.
 MIN_JOINED_DIGITS = 6
 # Languages of dates in words by the script of their letters, as Unicode names it. dateparser reads
@@ -147,6 +159,8 @@ class Field(BaseModel):
             return typed(squeeze(value), self.type, zone)
         if self.type in (FieldType.NUMBER, FieldType.TEXT):
             return value
+        if self.type is FieldType.PRICE and type(value) in (int, float):
+            return {"amount": float(value), "currency": None}
         return typed(str(value), self.type, zone)
 
 
@@ -258,34 +272,55 @@ def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:
 
 def read_number(value: str) -> int | float | None:
     """Return the first number in a text, with either decimal separator (1,234.5 or 1.234,5)."""
+    text = value.translate(SEPARATORS)
+    match = NUMBER.search(text)
+    return None if match is None else _number(match)
+
+
+def _number(match: re.Match[str]) -> int | float | None:
+    """Return the value of a match of NUMBER, with its sign; None if it is too long or ambiguous."""
     from price_parser import Price  # a tenth of all import time, and few site definitions need it
 
-    if (match := NUMBER.search(value)) is None:
-        return None
-    size, factor = match["size"], -1 if match["sign"] in ("-", "\u2212") else 1
+    size, start = match[0], match.start()
     if len(size) > MAX_DIGITS:
         return None
+    amount: int | float | None
     if size.isdigit():
-        return factor * int(size)
-    amount = Price.fromstring(size if size[0].isdigit() else f"0{size}").amount_float
+        amount = int(size)
+    elif FRACTION.fullmatch(size):
+        amount = float(size.replace(",", "."))
+    else:
+        amount = Price.fromstring(size).amount_float
     if amount is None:
         return None
+    if NEGATIVE.search(match.string, max(0, start - MAX_SIGN_CHARACTERS), start):
+        amount = -amount
     # Return 1234 rather than 1234.0 for "1,234", or it would count as a change from "1234".
-    return factor * (int(amount) if amount.is_integer() else amount)
+    return int(amount) if amount == int(amount) else amount
 
 
 @lru_cache(maxsize=1024)
 def _price(value: str) -> tuple[float, str | None] | None:
     from price_parser import Price
 
-    read = Price.fromstring(value)
-    if read.amount_float is None:
-        return None
-    return (-read.amount_float if NEGATIVE.search(value) else read.amount_float), read.currency
+    text = value.translate(SEPARATORS)
+    read = Price.fromstring(text)
+    numbers = list(NUMBER.finditer(text))
+    if not numbers or (text.count("€") == 1 and EURO_CENTS.search(text)):
+        # "Free", or the euro sign as the decimal separator.
+        amount: float | None = read.amount_float
+    else:
+        # price_parser ignores signs, joins numbers (19.90 15.90), and reads 0.125 as 125.
+        number = next((m for m in numbers if not PERCENT.match(text, m.end())), None)
+        amount = None if number is None else _number(number)
+    return None if amount is None else (float(amount), read.currency)
 
 
 def read_price(value: str) -> dict[str, Any] | None:
-    """Return the price in a text as {"amount": float, "currency": str or None}."""
+    """Return the price in a text as {"amount": float, "currency": str or None}.
+
+    The amount is the first number that is not a percentage.
+    """
     # Cut the text before the cache stores it as a key.
     read = _price(value[:MAX_DIGITS])
     return None if read is None else {"amount": read[0], "currency": read[1]}
@@ -328,7 +363,8 @@ def _parse_date(value: str) -> datetime | None:
         settings={
             "PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"],
             "REQUIRE_PARTS": ["day", "month", "year"],
-        },
+        }
+        | ({"DATE_ORDER": "DMY"} if DOTTED_DATE.match(value) else {}),
     )
     return read
 

@@ -109,6 +109,14 @@ def test_numeric_dates_may_use_any_order(value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "value",
+    ["08.10.2024", "8.10.2024 00:00", "8. 10. 2024", "08.10.24", "2024.10.08", "Di, 08.10.2024"],
+)
+def test_day_comes_first_in_dates_with_dots(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) == at(2024, 10, 8)
+
+
+@pytest.mark.parametrize(
     ("value", "languages"), [("15 July 2024", {"en"}), ("15 июля 2024", {"ru"}), ("soon", set())]
 )
 def test_parsing_loads_only_the_required_languages(value: str, languages: set[str]) -> None:

@@ -118,7 +118,7 @@ JSON = TextResponse(
     headers={"Content-Type": "application/json"},
     encoding="utf-8",
     body="""{"title": " A  kettle ", "none": null, "n": 3, "x": 2.5, "label": "1,234.5 g",
-             "price": "€5", "amount": 5.5, "when": "2024-07-01T10:00:00Z",
+             "price": "€5", "amount": 5.5, "rate": 1.234, "when": "2024-07-01T10:00:00Z",
              "tags": ["a ", null, " b  c"], "parts": [{"n": 1}, {"n": 2}]}""".encode(),
 )
 
@@ -132,6 +132,7 @@ JSON = TextResponse(
         (number(jmespath="label"), 1234.5),
         (price(jmespath="price"), {"amount": 5.0, "currency": "€"}),
         (price(jmespath="amount"), {"amount": 5.5, "currency": None}),
+        (price(jmespath="rate"), {"amount": 1.234, "currency": None}),
         (date(jmespath="when"), datetime(2024, 7, 1, 10, tzinfo=UTC)),
         (texts(jmespath="tags"), ["a", "b c"]),
         (texts(jmespath="parts[].n"), ["1", "2"]),
@@ -183,6 +184,16 @@ def test_invalid_json_has_no_value(body: bytes) -> None:
         ("Rated 4 5 times", 4),
         (".5", 0.5),
         ("\u22123", -3),
+        ("-$5", -5),
+        ("- 5 °C", -5),
+        ("Stock - 12", 12),
+        ("price -> 5", 5),
+        ("0.125", 0.125),
+        ("0,500 kg", 0.5),
+        (".125", 0.125),
+        ("0 123", 0),
+        ("1\u2019234.50", 1234.5),
+        ("1\u066c234\u066b5", 1234.5),
         ("none", None),
         ("-", None),
         ("²", None),
@@ -210,6 +221,17 @@ def test_number_beyond_pythons_digit_limit_does_not_fail() -> None:
         ("12 000 Kč", 12000.0, "Kč"),
         ("from 9.99", 9.99, None),
         ("-5 €", -5.0, "€"),
+        ("-US$5", -5.0, "US$"),
+        ("EUR -5", -5.0, "EUR"),
+        ("$10 - $20", 10.0, "$"),
+        ("10 - 20 EUR", 10.0, "EUR"),
+        ("-20% $15.99", 15.99, "$"),
+        ("$20.00 -25 %", 20.0, "$"),
+        ("29,99 23,99 €", 29.99, "€"),
+        ("12€ 34", 12.34, "€"),
+        ("CHF 1\u2019234.50", 1234.5, "CHF"),
+        ("$0.125", 0.125, "$"),
+        ("free", 0.0, None),
     ],
 )
 def test_a_price_has_an_amount_and_a_currency(
@@ -218,7 +240,7 @@ def test_a_price_has_an_amount_and_a_currency(
     assert read_price(value) == {"amount": amount, "currency": currency}
 
 
-@pytest.mark.parametrize("value", ["on request", "", "€"])
+@pytest.mark.parametrize("value", ["on request", "", "€", "50 %"])
 def test_text_without_an_amount_is_not_a_price(value: str) -> None:
     assert read_price(value) is None
 

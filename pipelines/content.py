@@ -43,7 +43,8 @@ class ContentPipeline:
 def fill(item: Fetched) -> None:
     """Set normalized content, posts and their hash; make field names storable after hashing."""
     if item.document is not None:
-        item.posts = tuple(map(post_of, item.document.entries))
+        # Different ids may have the same normal form.
+        item.posts = tuple({post.id: post for post in map(post_of, item.document.entries)}.values())
     if item.content is not None:
         item.markup = tuple(
             storable_name(name)

@@ -30,7 +30,7 @@ STATIC, SEMI_DYNAMIC, DYNAMIC = "static", "semi-dynamic", "dynamic"
 PERIODS_SECONDS = {DYNAMIC: 300.0, SEMI_DYNAMIC: 1800.0, STATIC: 7200.0}
 MIN_SECONDS, MAX_SECONDS = 1.0, 4 * 7 * 24 * 3600.0
 # Read-only statements, possibly after comments.
-_READS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values)\b", re.I | re.S)
+_READS = re.compile(r"(?>\s+|--[^\n]*\n|/\*.*?\*/)*+(?:select|with|values)\b", re.I | re.S)
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 Value = str | int | float | bool | None
 

@@ -52,8 +52,8 @@ Content = Mapping[str, Any]
 OF_PAGES = (Event.NEW, Event.CHANGED, Event.GONE, Event.BACK)
 
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "=": operator.eq,
+    "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "==": operator.eq,
+    "<": operator.lt, ">": operator.gt, "=": operator.eq,
 }  # fmt: skip
 # Tests in words, the longest first, and whether a value follows.
 _WORDS = {
@@ -96,7 +96,7 @@ class Condition:
         if not field or test is None:
             raise invalid
         value = rest[len(test) :].strip()
-        if bool(value) != _WORDS.get(test, True):
+        if bool(value) != _WORDS.get(test, True) or (test in _COMPARED and value[0] in "<>="):
             raise invalid
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             return cls(field, test, value[1:-1].lower())

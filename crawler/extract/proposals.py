@@ -442,12 +442,12 @@ def _item_proposal(
     group: _Group, groups: Mapping[Shape, _Group], others: Iterable[str]
 ) -> Proposal:
     pattern = _regex([group.shape], next(iter(group.urls)))
-    confused = _matching(pattern, others)
+    confused = set(_matching(pattern, others))
     exclude = None
     if confused:
         paths = sorted({"/".join(map(_part, _segments(url))) for url in confused} - {""})
         exclude = f"^https?://[^/]+/(?:{'|'.join(paths)})(?:/|$)"
-    urls = tuple(url for url in _matching(pattern, _known(groups)) if url not in set(confused))
+    urls = tuple(url for url in _matching(pattern, _known(groups)) if url not in confused)
     n_content = len(group.in_content)
     reason = f"{n_content} {'link' if n_content == 1 else 'links'} in the content"
     return Proposal(pattern, exclude, reason, urls)

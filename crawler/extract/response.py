@@ -25,6 +25,8 @@ PERMANENT = frozenset({301, 308})
 MAX_VALIDATOR_BYTES = 1000
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
+# JSON types such as application/ld+json have no class in Scrapy.
+TEXT_TYPE = re.compile(r"\s*(?:text/|[\w.-]+/[\w.-]+\+json\s*(?:;|$))", re.I)
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -52,7 +54,7 @@ def page_problem(response: Response) -> str | None:
         return "empty page"
     kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
     # Scrapy returns a plain TextResponse for unknown types too. HTML, XML and JSON have subclasses.
-    guessed = type(response) is TextResponse and kind and not kind.startswith("text/")
+    guessed = type(response) is TextResponse and kind and not TEXT_TYPE.match(kind)
     if not isinstance(response, TextResponse) or guessed:
         return f"not a text page: {kind[:80] or 'unknown type'}"
     head = response.body[:SNIFFED_BYTES]

@@ -29,6 +29,8 @@ OF_SHOP = {"name": "cheap", "channels": "phone"}
         ("price<19", False),
         ("price.amount >= 19", True),
         ("size = 9", True),
+        ("stock == 0", True),
+        ("title = '>9'", False),
         ("title != 9", True),
         ("title = 'shoes on sale'", True),
         ("price falls", True),
@@ -62,7 +64,8 @@ def test_change_conditions_do_not_hold_for_new_pages(condition: str) -> None:
 @pytest.mark.parametrize(
     "condition",
     ["", "price", "price <", "price < cheap", "price falls by", "price falls by -1", "< 3",
-     "price is missing now", "price likes 3", "a = " + "b" * MAX_CONDITION_CHARACTERS],
+     "price => 3", "price = <3", "price === 3", "price is missing now", "price likes 3",
+     "a = " + "b" * MAX_CONDITION_CHARACTERS],
 )  # fmt: skip
 def test_invalid_condition_error_has_examples(condition: str) -> None:
     with pytest.raises(ValueError, match=r"^invalid condition: .* Examples: 'price < 10'"):

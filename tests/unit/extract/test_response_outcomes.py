@@ -98,6 +98,10 @@ def test_a_page_without_content_is_empty(body: bytes) -> None:
             "not a text page: image/gif",
         ),
         (Response(SITE, body=b"x"), "not a text page: unknown type"),
+        (
+            TextResponse(SITE, body=b"x", headers={"Content-Type": "application/x-json+sh"}),
+            "not a text page: application/x-json+sh",
+        ),
         (page(b"<p>\0\1\2</p>"), "not a text page: binary content"),
         (page(b"%PDF-1.7\0"), "not a text page: binary content"),
     ],
@@ -111,10 +115,14 @@ def test_non_text_page_is_rejected_with_its_type(response: Response, problem: st
     [
         page("<p>x</p>"),
         TextResponse(SITE, body=b'{"a": 1}'),
+        TextResponse(
+            SITE, body=b'{"a": 1}', headers={"Content-Type": "application/Geo+json; charset=utf-8"}
+        ),
+        TextResponse(SITE, body=b"a", headers={"Content-Type": "Text/Plain"}),
         page("<p>hé</p>".encode("utf-16")),
         page(codecs.BOM_UTF16_BE + "<p>hé</p>".encode("utf-16-be")),
     ],
-    ids=["HTML", "JSON", "UTF-16", "UTF-16, big-endian"],
+    ids=["HTML", "JSON", "GeoJSON", "text", "UTF-16", "UTF-16, big-endian"],
 )
 def test_text_page_has_no_problem(response: Response) -> None:
     assert page_problem(response) is None

@@ -8,7 +8,7 @@ from typing import Any
 import bson
 import pytest
 
-from crawler.items import Fetched, Kind, Link, Outcome
+from crawler.items import Entry, FeedDocument, Fetched, Kind, Link, Outcome
 from pipelines.content import ContentPipeline, content_hash, digest, normal
 from tests.unit.pages import SITE, fetched, target
 
@@ -127,6 +127,13 @@ def test_a_fetch_without_content_is_not_hashed(outcome: Outcome) -> None:
 @pytest.mark.parametrize("other", [{"a": 1}, "text", None])
 def test_other_items_pass_untouched(other: object) -> None:
     assert ContentPipeline().process_item(other) is other
+
+
+def test_ids_of_posts_with_the_same_normal_form_are_one_post() -> None:
+    entries = tuple(Entry(id_, None, None, {"title": id_}) for id_ in ("caf\u00e9", "cafe\u0301"))
+    feed = fetched(target(Kind.FEED), document=FeedDocument("rss20", None, None, entries))
+    ContentPipeline().process_item(feed)
+    assert [post.id for post in feed.posts] == ["caf\u00e9"]
 
 
 def test_a_digest_is_128_bits_in_hex() -> None:

@@ -240,32 +240,32 @@ def field_history(visit: Visit, old: Document) -> FieldHistory | None:
 def decide(fetched: Fetched, rules: Rules) -> Visit:
     """Return the visit of a fetch: its outcome and its target's next state. Pure."""
     target, intervals = fetched.target, rules.intervals(fetched.target)
-    if fetched.outcome is Outcome.NOT_MODIFIED and target.content_hash is None:
+    outcome, reason = fetched.outcome, fetched.reason
+    if outcome is Outcome.NOT_MODIFIED and target.content_hash is None:
         # The request had no condition, so the server had to send the page.
-        never_read = "status 304, but the page was never read"
-        fetched = replace(fetched, outcome=Outcome.ERROR, reason=never_read)
-    if fetched.outcome is Outcome.GONE:
+        outcome, reason = Outcome.ERROR, "status 304, but the page was never read"
+    if outcome is Outcome.GONE:
         gone = target.consecutive_gone + 1
         confirmed = gone >= rules.gone_confirmations
         when = intervals.after_gone(fetched.at, confirmed=confirmed)
         count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
-        reason = "; ".join(filter(None, (fetched.reason, count))) or None
+        reason = "; ".join(filter(None, (reason, count))) or None
         visit = Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
-    elif fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
+    elif outcome in (Outcome.ERROR, Outcome.BLOCKED):
         errors = target.consecutive_errors + 1
         # Back off from a host that refused.
-        is_refused = fetched.outcome is Outcome.BLOCKED
+        is_refused = outcome is Outcome.BLOCKED
         after = intervals.after_refusals if is_refused else intervals.after_errors
         visit = Visit(
             fetched,
-            fetched.outcome,
+            outcome,
             after(fetched.at, errors),
-            fetched.reason,
+            reason,
             consecutive_errors=errors,
             consecutive_gone=target.consecutive_gone,
         )
     else:
-        outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
+        outcome, reason = (outcome, None) if outcome else compare(fetched)
         when, every_hours = next_visit(fetched, outcome, rules.zone, intervals)
         visit = Visit(
             fetched,

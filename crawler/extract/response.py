@@ -21,6 +21,8 @@ LONG_BYTES = 30_000
 # Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
 # is used, which follows the rules of browsers.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
+# Encodings with zero bytes in markup.
+WIDE = ("utf-16", "utf-32")
 PERMANENT = frozenset({301, 308})
 MAX_VALIDATOR_BYTES = 1000
 # The bounded runs of white space keep the search linear.
@@ -58,7 +60,7 @@ def page_problem(response: Response) -> str | None:
     if not isinstance(response, TextResponse) or guessed:
         return f"not a text page: {kind[:80] or 'unknown type'}"
     head = response.body[:SNIFFED_BYTES]
-    if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if b"\0" in head and not response.encoding.startswith(WIDE):
         return "not a text page: binary content"
     return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
 
@@ -96,8 +98,13 @@ def asks_password(response: Response) -> bool:
 
 
 def decoded(response: TextResponse) -> TextResponse:
-    """Return the response with its declared encoding, or a detected one if none is declared."""
-    if response._declared_encoding():
+    """Return the response with its declared encoding, or a detected one if none is declared.
+
+    A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8.
+    """
+    declared = response._declared_encoding() or ""
+    is_false = declared.startswith(WIDE) and b"\0" not in response.body[:SNIFFED_BYTES]
+    if declared and not is_false:
         return response
     head = response.body[:GUESSED_BYTES]
     try:

@@ -120,9 +120,10 @@ def test_non_text_page_is_rejected_with_its_type(response: Response, problem: st
         ),
         TextResponse(SITE, body=b"a", headers={"Content-Type": "Text/Plain"}),
         page("<p>hé</p>".encode("utf-16")),
+        page("<p>hé</p>".encode("utf-16-le"), **{"Content-Type": "text/html; charset=utf-16le"}),
         page(codecs.BOM_UTF16_BE + "<p>hé</p>".encode("utf-16-be")),
     ],
-    ids=["HTML", "JSON", "GeoJSON", "text", "UTF-16", "UTF-16, big-endian"],
+    ids=["HTML", "JSON", "GeoJSON", "text", "UTF-16", "UTF-16, declared", "UTF-16, big-endian"],
 )
 def test_text_page_has_no_problem(response: Response) -> None:
     assert page_problem(response) is None
@@ -178,8 +179,14 @@ def test_undeclared_encoding_is_detected(encoding: str, text: str, times: int) -
         (page(codecs.BOM_UTF16_BE + "<p>hé</p>".encode("utf-16-be")), "<p>hé</p>"),
         (page(codecs.BOM_UTF8 + "<p>hé</p>".encode()), "<p>hé</p>"),
         (page('<meta charset="nonsense"><p>hé</p>'.encode()), '<meta charset="nonsense"><p>hé</p>'),
+        (page('<meta charset="utf-16"><p>hé</p>'.encode()), '<meta charset="utf-16"><p>hé</p>'),
+        (
+            page(b"<p>tea</p>", **{"Content-Type": "text/html; charset=utf-16"}),
+            "<p>tea</p>",
+        ),
     ],
-    ids=["header", "meta", "UTF-16", "UTF-16, big-endian", "UTF-8 with a BOM", "unknown name"],
+    ids=["header", "meta", "UTF-16", "UTF-16, big-endian", "UTF-8 with a BOM", "unknown name",
+         "false UTF-16 in meta", "false UTF-16 in header"],
 )  # fmt: skip
 def test_declared_encoding_is_used(response: HtmlResponse, text: str) -> None:
     assert decoded(response).text == text

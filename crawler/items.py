@@ -93,11 +93,16 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class KnownPost:
-    """Stored post. key: its `_id`."""
+    """Stored post.
+
+    key: its `_id`
+    id:  its id in the feed, if the feed has changed it since; None: the same as before
+    """
 
     key: str
     content_hash: str
     first_seen: datetime
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ class Collected:
     missed_posts: estimated number of posts missed since the previous visit
     doubted:      number of stored posts for which a hub delivered different content
     monitor:      state of the feed after this visit
+    renamed:      stored posts whose ids the feed has changed: `_id` and new id of each
     """
 
     new: tuple[tuple[str, Post], ...] = ()
@@ -143,6 +149,7 @@ class Collected:
     missed_posts: float = 0.0
     doubted: int = 0
     monitor: Monitor = field(default_factory=Monitor)
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def posts(self) -> tuple[tuple[str, Post], ...]:

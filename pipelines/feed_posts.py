@@ -136,7 +136,11 @@ def collect(
             edited.append((stored.key, post))
     missed = missed_posts(fetched, monitor, len(new)) if new and not stored_posts else 0.0
     after = _after(fetched, monitor, len(new), missed)
-    return Collected(tuple(new), tuple(edited), missed, doubted, after)
+    # Without the new ids, the next visit would find none of these posts by their ids. A hub may
+    # replay old deliveries.
+    known = {id_: post for id_, post in stored_posts.items() if fetched.push is None}
+    renamed = [(post.key, id_) for id_, post in known.items() if post.id not in (None, id_)]
+    return Collected(tuple(new), tuple(edited), missed, doubted, after, tuple(renamed))
 
 
 def key_of(fetched: Fetched, post: Post) -> str:

@@ -332,7 +332,7 @@ async def posts_by_link(
     for urls in in_batches(list(id_of), BATCH):
         for post in await _load_posts(db, target, with_page | {"url": {"$in": urls}}):
             stored[id_of[post["url"]]] = KnownPost(
-                post["_id"], post["content_hash"], post["first_seen"]
+                post["_id"], post["content_hash"], post["first_seen"], post["guid"]
             )
     return stored
 
@@ -395,6 +395,16 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
         ]
         await store_versions(db, versions)
         await leases.write_unless_passed(db.posts, [_post_update(*row, verdicts) for row in part])
+    renamed = [
+        UpdateOne(
+            {"_id": key} | leases.unless_passed(v.fetched.target.fence), {"$set": {"guid": id_}}
+        )
+        for v in batch
+        if v.collected
+        for key, id_ in v.collected.renamed
+    ]
+    for part in in_batches(renamed, BATCH):
+        await leases.write_unless_passed(db.posts, part)
 
 
 def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:

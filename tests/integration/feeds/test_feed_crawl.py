@@ -105,22 +105,24 @@ def test_posts_that_disappear_between_visits_count_as_missed(
     assert "missed" in result.err
 
 
+@pytest.mark.parametrize("ids", [(0, 1, 2, 3), (0, 1, 1, 1)], ids=["every day", "once"])
 def test_posts_with_changed_ids_are_stored_once(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages, ids: tuple[int, ...]
 ) -> None:
     db, uri = stored
     subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day, names in enumerate(("ba", "ba", "cba")):
+    for day, names in enumerate(("ba", "ba", "cba", "dcba")):
         items = [
-            post(f"{name}-{day}", link=f"https://blog.test/{name}").replace(
-                f"<title>{name}-{day}</title>", f"<title>{name}</title>"
+            post(f"{name}-{ids[day]}", link=f"https://blog.test/{name}").replace(
+                f"<title>{name}-{ids[day]}</title>", f"<title>{name}</title>"
             )
             for name in names
         ]
         pages.file("/feed.xml", rss(*items))
         crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
-    assert [row["posts_new"] for row in visits(db)] == [2, 0, 1]
+    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
+    assert [row["posts_new"] for row in visits(db)] == [2, 0, 1, 1]
+    assert {row["guid"] for row in db.posts.find()} == {f"{name}-{ids[3]}" for name in "abcd"}
     assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
 
 

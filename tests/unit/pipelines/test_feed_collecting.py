@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -87,6 +88,16 @@ def test_edited_post_keeps_its_key() -> None:
     assert [key for key, _ in collected.edited] == ["key of a"]
     assert collected.new == ()
     assert outcome_of(page, collected) is Outcome.CHANGED
+
+
+@pytest.mark.parametrize("push", [None, "delivery"])
+def test_posts_with_changed_ids_get_the_new_ids_from_polls_only(push: str | None) -> None:
+    page = replace(fetched(entry("b"), entry("a"), seen=seen_until(NOW - HOUR)), push=push)
+    known = stored(page, "b", "a")
+    known["b"] = replace(known["b"], id="old b")
+    collected = collect(page, Monitor(), known)
+    assert collected.renamed == (() if push else (("key of b", "b"),))
+    assert collected.posts == ()
 
 
 def test_a_document_that_only_lost_old_posts_is_unchanged() -> None:

@@ -96,7 +96,7 @@ class KnownPost:
     """Stored post.
 
     key: its `_id`
-    id:  its id in the feed, if the feed has changed it since; None: the same as before
+    id:  stored id of a post that was found by its link; None: the post was found by its id
     """
 
     key: str

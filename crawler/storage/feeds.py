@@ -403,8 +403,8 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
         if v.collected
         for key, id_ in v.collected.renamed
     ]
-    for part in in_batches(renamed, BATCH):
-        await leases.write_unless_passed(db.posts, part)
+    for updates in in_batches(renamed, BATCH):
+        await leases.write_unless_passed(db.posts, updates)
 
 
 def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:

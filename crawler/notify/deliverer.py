@@ -22,7 +22,7 @@ from crawler.errors import Busy, LeaseLost
 from crawler.notify import channels, delivery
 from crawler.notify.channels import Channel
 from crawler.notify.delivery import DeliveryFailed
-from crawler.notify.expansion import MAX_FIELDS
+from crawler.notify.expansion import MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.notify.messages import Change, EventView, Message, message_of
 from crawler.storage import outbox
 from crawler.storage.client import Database, Document, MongoRetry, in_batches
@@ -373,16 +373,32 @@ def view_of(document: Document) -> EventView:
 def joined(documents: Sequence[Document]) -> EventView:
     """Return one event for several of a page: the last one, with all changes since the first.
 
+    It has the posts of all events of a feed, and the texts of all alarms.
+
     documents: in order; they lack some fields of pages with more than MAX_FIELDS
     """
-    first, last = documents[0]["data"], documents[-1]["data"]
-    if len(documents) == 1 or "posts" in last:
-        return view_of(documents[-1])
+    if len(documents) == 1:
+        return view_of(documents[0])
+    events = [document["data"] for document in documents]
+    data = dict(events[-1])
+    if texts := dict.fromkeys(event["text"] for event in events if event.get("text")):
+        data["text"] = "; ".join(texts)
+    if found := [event for event in events if "posts" in event]:
+        listed = [post for event in found for post in event["posts"]]
+        # An edited post is listed once, with its last title.
+        posts = list({post["url"] or post["title"]: post for post in listed}.values())
+        repeated = len(listed) - len(posts)
+        data["posts_matching"] = sum(event["posts_matching"] for event in found) - repeated
+        data["posts"] = posts[:MAX_SHOWN_POSTS]
+        return view_of(documents[-1] | {"data": data})
+    first, last = events[0], events[-1]
     before, after = first.get("before"), last.get("after")
-    stored = [{**(data.get("before") or {}), **(data.get("after") or {})} for data in (first, last)]
+    stored = [
+        {**(event.get("before") or {}), **(event.get("after") or {})} for event in (first, last)
+    ]
     if max(map(len, stored)) == MAX_FIELDS:
         # Each document may lack fields that the other one has: compare those in both.
         shared = stored[0].keys() & stored[1].keys()
         before = before and {name: value for name, value in before.items() if name in shared}
         after = after and {name: value for name, value in after.items() if name in shared}
-    return view_of(documents[-1] | {"data": last | {"before": before, "after": after}})
+    return view_of(documents[-1] | {"data": data | {"before": before, "after": after}})

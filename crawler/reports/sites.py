@@ -154,7 +154,7 @@ async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts
     zone = site.zone
     today = now.astimezone(zone).date()
     numbers = await overview.target_numbers(db, name, now)
-    hours = await counts.by_hour(db, name, now - (WEEK_DAYS + 1) * DAY, now)
+    hours = await counts.by_hour(db, site, now - (WEEK_DAYS + 1) * DAY, now)
     days = [today - offset * DAY for offset in range(WEEK_DAYS - 1, -1, -1)]
     by_day: dict[date, DayVisits] = {
         day: {"day": day, "visits": 0, "new": 0, "changed": 0, "gone": 0, "errors": 0}

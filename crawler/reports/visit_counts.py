@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -59,12 +60,17 @@ class HourVisits:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Hours of a site (UTC), all before `until`. at: time of the first count."""
+    """Hours of a site, all before `until`.
+
+    at:      time of the first count
+    minutes: how many minutes after the hours of UTC the hours begin
+    """
 
     hours: Mapping[datetime, HourVisits]
     since: datetime
     until: datetime
     at: datetime
+    minutes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +126,34 @@ class VisitCounts:
         self._kept: OrderedDict[str, _Counted] = OrderedDict()
 
     async def by_hour(
-        self, db: Database, name: str, since: datetime, now: datetime
+        self, db: Database, site: Site, since: datetime, now: datetime
     ) -> dict[datetime, HourVisits]:
-        """Return the visits of a site by the start of the hour (UTC), for hours with visits.
+        """Return the visits of a site by the start of its local hour, for hours with visits.
+
+        Local hours, because in zones such as Asia/Kolkata (+5:30) a day begins at 18:30 UTC.
 
         since: `now` minus a constant time; the hour that includes it is counted as a whole
         """
-        start = _hour_of(since)
+        name, minutes = site.name, _minutes_of(site.zone, now)
+        start = _hour_of(since, minutes)
         kept = self._kept.pop(name, None)
-        if kept is None or now - kept.at > MAX_AGE or not kept.since <= start <= kept.until <= now:
-            kept = _Counted({}, start, start, now)
+        if (
+            kept is None
+            or kept.minutes != minutes
+            or now - kept.at > MAX_AGE
+            or not kept.since <= start <= kept.until <= now
+        ):
+            kept = _Counted({}, start, start, now, minutes)
         hours = {hour: each for hour, each in kept.hours.items() if hour >= start}
         begin = kept.until
         while begin < now:
             end = begin + DAY if begin + DAY < now else None
-            for row in await resting(overview.visits_by_hour(db, name, begin, end)):
+            for row in await resting(overview.visits_by_hour(db, name, minutes, begin, end)):
                 hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
             if end is None:
                 break
             begin = end
-        until = max(start, _hour_of(now - SETTLING))
+        until = max(start, _hour_of(now - SETTLING, minutes))
         closed = {hour: each for hour, each in hours.items() if hour < until}
         self._kept[name] = replace(kept, hours=closed, since=start, until=until)
         while len(self._kept) > MAX_SITES:
@@ -147,5 +161,13 @@ class VisitCounts:
         return hours
 
 
-def _hour_of(at: datetime) -> datetime:
-    return at.replace(minute=0, second=0, microsecond=0)
+def _hour_of(at: datetime, minutes: int) -> datetime:
+    """Return the start of the hour, where hours begin some minutes after those of UTC."""
+    shift = timedelta(minutes=minutes)
+    return (at - shift).replace(minute=0, second=0, microsecond=0) + shift
+
+
+def _minutes_of(zone: ZoneInfo, now: datetime) -> int:
+    """Return how many minutes after the hours of UTC those of a zone begin, 0 to 59."""
+    offset = now.astimezone(zone).utcoffset() or timedelta()
+    return round(-offset / timedelta(minutes=1)) % 60

@@ -147,14 +147,17 @@ async def target_numbers(db: Database, name: str, now: datetime) -> TargetNumber
 
 
 async def visits_by_hour(
-    db: Database, name: str, since: datetime, until: datetime | None = None
+    db: Database, name: str, minutes: int, since: datetime, until: datetime | None = None
 ) -> list[Document]:
     """Count the visits of a site since a time. until: only visits before this time.
 
-    Returns rows of `hour` (UTC), `outcome`, `is_event`, `is_request` and `n`.
+    minutes: how many minutes after the hours of UTC the hours begin, 0 to 59
+
+    Returns rows of `hour` (its start), `outcome`, `is_event`, `is_request` and `n`.
     """
+    hour = {"date": "$at", "unit": "hour", "timezone": f"-00:{minutes:02}"}
     key = {
-        "hour": {"$dateTrunc": {"date": "$at", "unit": "hour"}},
+        "hour": {"$dateTrunc": hour},
         "outcome": "$outcome",
         "is_event": {"$eq": ["$event", True]},
         "is_request": {"$not": [NO_REQUEST]},

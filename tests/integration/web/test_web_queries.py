@@ -27,6 +27,7 @@ from tests.integration.web.browser import Browser
 
 pytestmark = pytest.mark.mongo
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
+SHOP = Site("shop")
 HOUR = timedelta(hours=1)
 
 
@@ -255,7 +256,7 @@ def test_past_hours_are_counted_once(stored: tuple[Db, str]) -> None:
 
     def by_hour(now: datetime) -> tuple[dict[datetime, HourVisits], int]:
         with examined(database) as found:
-            hours = on(uri, lambda db: counts.by_hour(db, "shop", now - timedelta(days=8), now))
+            hours = on(uri, lambda db: counts.by_hour(db, SHOP, now - timedelta(days=8), now))
         return hours, sum(each.get("docsExamined", 0) for each in found)
 
     first, n_first = by_hour(now)
@@ -274,7 +275,7 @@ def test_past_hours_are_counted_once(stored: tuple[Db, str]) -> None:
     second, n_second = by_hour(later)
     assert n_second <= 12, "past hours were counted again"
     assert second == on(
-        uri, lambda db: VisitCounts().by_hour(db, "shop", later - timedelta(days=8), later)
+        uri, lambda db: VisitCounts().by_hour(db, SHOP, later - timedelta(days=8), later)
     )
 
 

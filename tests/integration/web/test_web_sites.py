@@ -98,6 +98,25 @@ def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
+@pytest.mark.parametrize(
+    ("zone", "minutes"), [("UTC", 0), ("Asia/Kolkata", 330), ("Asia/Kathmandu", 345)]
+)
+def test_days_begin_at_midnight_of_the_site(
+    local: Browser, database: Db, zone: str, minutes: int
+) -> None:
+    put_site(database, "shop", timezone=zone)
+    put_target(database, "shop", "http://a/1")
+    shift = timedelta(minutes=minutes)
+    midnight = (datetime.now(UTC) + shift).replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight -= shift + timedelta(days=2)
+    for seconds, outcome in ((-1, "changed"), (0, "new"), (1, "new")):
+        put_visit(database, "shop", "http://a/1", midnight + timedelta(seconds=seconds), outcome)
+    (shop,) = local.get("/api/v1/sites").json()["sites"]
+    week = shop["figures"]["week"]
+    assert [(day["changed"], day["new"]) for day in week[3:5]] == [(1, 0), (0, 2)]
+
+
+@pytest.mark.mongo
 def test_board_shows_the_figures_of_the_day(local: Browser, database: Db) -> None:
     put_site(database, "shop", tags=["books"])
     put_target(database, "shop", "http://a/1", next_visit=NOW - 2 * HOUR)

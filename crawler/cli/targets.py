@@ -127,7 +127,9 @@ def _print_list(config: Config, opts: argparse.Namespace) -> None:
         parts = [f"{row['kind']} of {row['spider']}", _state(row)]
         is_visited = row["dead_lettered_at"] is None and row["muted_at"] is None
         if is_visited and not row["alias_of"]:
-            parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
+            has_next = row["next_visit"] < NEVER
+            at = f"{row['next_visit']:%Y-%m-%d %H:%M}"
+            parts.append(f"next visit {at}" if has_next else "no next visit")
         print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
     if rows:
         summary = f"{len(rows):,} of {count(total, 'target')}, times in UTC"

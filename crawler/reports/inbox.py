@@ -406,9 +406,13 @@ async def mark_all(
     await _store(db, name, mark, now)
 
 
-async def begin_at(db: Database, name: str, since: datetime | None) -> None:
-    """Mark all changes after a time as unread and all others as read; None: all as unread."""
-    await readers.update(db, name, lambda reader: reader.begin_at(since))
+async def begin_at(db: Database, name: str, since: datetime | None, now: datetime) -> None:
+    """Mark all changes after a time as unread and all others as read; None: all as unread.
+
+    A time in the future would hide all changes until then, so it counts as `now`.
+    """
+    until = None if since is None else min(since, now)
+    await readers.update(db, name, lambda reader: reader.begin_at(until))
 
 
 def _pages(rows: Sequence[Document]) -> list[tuple[str, str, datetime]]:

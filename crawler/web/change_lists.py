@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 from bson import ObjectId
 from fastapi import Depends, HTTPException, Query, Request
-from pydantic import AwareDatetime
 
 from crawler.reports.inbox import (
     FIRST,
@@ -29,13 +28,13 @@ from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Store
 from crawler.storage.paging import Key
 from crawler.web.auth import User
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, Time, cursor_of
 from crawler.web.pages import is_linked, not_found
 
 # Placeholder for a missing key in a cursor.
 NO_KEY: Key = (None, None)
 SinceQuery = Annotated[
-    AwareDatetime | None,
+    Time | None,
     Query(description="changes after this time, read or not; absent: the unread ones"),
 ]
 ATOM = "http://www.w3.org/2005/Atom"

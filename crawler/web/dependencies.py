@@ -16,11 +16,12 @@ from typing import Annotated, Any, TypeVar
 from bson import ObjectId
 from bson.errors import InvalidId
 from fastapi import Depends, HTTPException, Query
+from pydantic import AfterValidator, AwareDatetime
 from starlette.requests import Request
 
 from crawler.storage.client import Store
 from crawler.storage.paging import Key
-from crawler.utils.time import Clock
+from crawler.utils.time import NEVER, Clock
 
 MAX_ROWS, USUAL_ROWS = 200, 50
 MAX_CURSOR_CHARACTERS = 4000
@@ -40,6 +41,19 @@ def _now(request: Request) -> datetime:
     return Clock(request.app.state.database.config.clock_offset_hours).now()
 
 
+def _in_utc(value: datetime) -> datetime:
+    """Return an aware time in UTC; raises ValueError if it is outside of the years 1 to 9998."""
+    try:
+        at = value.astimezone(UTC)
+    except OverflowError:
+        at = NEVER
+    if at >= NEVER:
+        raise ValueError("must be before the year 9999 in UTC, and not before the year 1")
+    return at
+
+
+# A time with its zone in a request. Times at the ends of the calendar would overflow in UTC.
+Time = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 StoreDep = Annotated[Store, Depends(_store)]
 NowDep = Annotated[datetime, Depends(_now)]
 

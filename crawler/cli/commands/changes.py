@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
@@ -72,8 +73,10 @@ class Command(FreshetCommand):
             return
         more = ""
         if left_out := newest.total - len(rows):
-            last = f"{rows[-1]['at']:%Y-%m-%dT%H:%M}"
-            more = f". {left_out:,} more with --limit N or --until {last}"
+            # Other changes may have the time of the last one, which --until does not include.
+            until = rows[-1]["at"].replace(tzinfo=None) + timedelta(milliseconds=1)
+            text = until.isoformat(timespec="milliseconds")
+            more = f". {left_out:,} more with --limit N or --until {text}"
         console.print(f"{count(len(rows), 'change')} in {names}, times in UTC{more}")
         if newest.is_cut:
             console.print(

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import stdout, working
 from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
-from crawler.utils.time import Clock
+from crawler.utils.time import NEVER, Clock
 
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation, ObservedHistory
@@ -138,7 +138,7 @@ def _lines(explanation: Explanation) -> dict[str, str]:
     visits, next_visit = explanation["visits"], explanation["next_visit"]
     if missed := visits["missed"]:
         lines["visits"] = f"{visits['made']:,} made, {missed:,} planned visits missed"
-    lines["next visit"] = _local_and_utc(next_visit, zone)
+    lines["next visit"] = _local_and_utc(next_visit, zone) if next_visit < NEVER else "none"
     if later := [moment for moment in explanation["ahead"] if moment > next_visit]:
         more = f"\nand {count(len(later) - MAX_LATER, 'more visit')}" if later[MAX_LATER:] else ""
         listed = "\n".join(_local_and_utc(moment, zone) for moment in later[:MAX_LATER])

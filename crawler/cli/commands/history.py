@@ -10,6 +10,7 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
+from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
     from crawler.reports.history import History
@@ -106,9 +107,10 @@ class Command(FreshetCommand):
             seen = _time(post["first_seen"])
             console.print(f"{history['spider']}, post of {post['feed']}, first seen {seen}")
         elif target := history["target"]:
+            next_visit = target["next_visit"]
             console.print(
                 f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
-                f"next visit {_time(target['next_visit'])}"
+                f"next visit {_time(next_visit) if next_visit < NEVER else 'none'}"
             )
             visits = Table(
                 "at (UTC)", "outcome", "status", "get", "update", "diff", "reason",

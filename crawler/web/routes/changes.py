@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from bson import ObjectId
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
-from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
@@ -23,7 +23,7 @@ from crawler.storage.accounts.schemas import MAX_MUTES, Scope
 from crawler.storage.client import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of
-from crawler.web.dependencies import NowDep, StoreDep
+from crawler.web.dependencies import NowDep, StoreDep, Time
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
 
@@ -120,16 +120,17 @@ async def api_unread(
 class UnreadSince(BaseModel):
     """The time since which changes are unread."""
 
-    since: AwareDatetime | None = Field(
-        description="changes after this time become unread, all others read; null: all unread"
+    since: Time | None = Field(
+        description="changes after this time become unread, all others read; null: all unread. "
+        "A time in the future counts as now"
     )
 
 
 @api.put("/unread", name="changes.api_since")
 @for_viewers
-async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep) -> Unread:
+async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep, now: NowDep) -> Unread:
     """Mark all changes since a time as unread, and all others as read."""
-    await inbox.begin_at(store.db, user.name, body.since)
+    await inbox.begin_at(store.db, user.name, body.since, now)
     return await api_unread(user, store)
 
 
@@ -174,8 +175,8 @@ class ReadForm(BaseModel):
     entry: list[str] = Field(default_factory=list, max_length=200)
     one: str = ""
     to: str = ""
-    start: AwareDatetime | None = None
-    end: AwareDatetime | None = None
+    start: Time | None = None
+    end: Time | None = None
 
     @field_validator("start", "end", mode="before")
     @classmethod
@@ -242,7 +243,7 @@ def _back(request: Request, here: str, marked: int | None) -> Response:
 class ReadAll(BaseModel):
     """Changes to mark as read."""
 
-    until: AwareDatetime | None = Field(None, description="up to this time; null: now")
+    until: Time | None = Field(None, description="up to this time; null: now")
     site: str = Field("", max_length=200, description="of this site only; empty: of all sites")
 
 
@@ -330,7 +331,7 @@ async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
 class Since(BaseModel):
     """The form with the time since which changes are unread."""
 
-    since: datetime | None = None
+    since: Time | None = None
 
     @field_validator("since", mode="before")
     @classmethod
@@ -341,13 +342,13 @@ class Since(BaseModel):
 
 @router.post("/since", name="changes.since")
 @for_viewers
-async def begin_at(request: Request, user: OwnDep, store: StoreDep) -> Response:
+async def begin_at(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
     """Mark all changes since a time as unread, and all others as read."""
     form = await Form.read(request)
     wanted = form.parse(Since)
     if wanted is None:
         return await _settings_page(request, user, store, form, 422)
-    await inbox.begin_at(store.db, user.name, wanted.since)
+    await inbox.begin_at(store.db, user.name, wanted.since, now)
     request.state.audit = f"unread since {wanted.since or 'the first change'}"
     return redirect_to(request, path_to(request, "changes.index"))
 

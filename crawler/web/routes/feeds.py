@@ -34,7 +34,7 @@ from crawler.storage.client import Store
 from crawler.storage.feed_reader import Reading
 from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.commands import add_feeds
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, Time, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import (
     not_found,
@@ -148,7 +148,7 @@ class AllRead(BaseModel):
 
     feed: str = Field("", max_length=MAX_KEY, description="id of a feed; empty: no restriction")
     folder: str = Field("", max_length=500, description="folder; empty: no restriction")
-    until: datetime = Field(description="posts that were first seen later stay unread")
+    until: Time = Field(description="posts that were first seen later stay unread")
 
 
 @router.get("", name="feeds.index")

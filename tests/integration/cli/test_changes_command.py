@@ -82,6 +82,13 @@ def test_text_output_prints_number_of_omitted_changes(shop: tuple[Freshet, Pages
     assert last.startswith("1 change in shop, times in UTC. 2 more with --limit N or --until 20")
 
 
+def test_the_suggested_time_leaves_no_change_out(shop: tuple[Freshet, Pages]) -> None:
+    freshet, _ = shop
+    newest, *older = events(freshet)
+    until = run(freshet, "changes", "--limit", "1").out.split()[-1]
+    assert events(freshet, "--until", until) in (older, [newest, *older])
+
+
 def test_empty_result_suggests_next_step(freshet: Freshet, shop: tuple[Freshet, Pages]) -> None:
     done = run(freshet, "changes", "--until", "2020-01-01")
     assert done.code == 0

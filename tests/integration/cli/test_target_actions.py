@@ -69,6 +69,19 @@ def test_a_muted_target_is_listed_until_it_is_unmuted(db: Db, freshet: Freshet) 
     assert "no targets that are muted" in printed(freshet, "--muted")
 
 
+def test_targets_without_a_next_visit_have_no_date(db: Db, freshet: Freshet) -> None:
+    # The page of a feed post is fetched once.
+    db.targets.update_one({"url": ONE}, {"$set": {"next_visit": NEVER, "post": "feeds post"}})
+    printed(freshet, "mute", TWO)
+    assert "no next visit" in printed(freshet, "--match", ONE)
+    for command in ("history", "explain"):
+        for url in (ONE, TWO):
+            done = run(freshet, command, url)
+            assert done.code == 0, done.err
+            assert "9999" not in done.out
+            assert "none" in done.out
+
+
 def test_limits_can_be_shown_set_and_removed(db: Db, freshet: Freshet) -> None:
     assert "visited" not in printed(freshet, "limits", ONE)
     shown = printed(freshet, "limits", ONE, "--min", "6h", "--max", "2d")

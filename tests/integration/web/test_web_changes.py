@@ -506,6 +506,29 @@ def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None
     assert bad.status_code == 422
 
 
+@pytest.mark.mongo
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_times_out_of_range_are_rejected(local: Browser, time: str) -> None:
+    headers = {"Origin": local.origin, "X-CSRF-Token": local.token()}
+    answers = [
+        local.get(f"/api/v1/changes?since={quote(time)}"),
+        local.request("PUT", "/api/v1/changes/unread", json={"since": time}, headers=headers),
+        local.request("POST", "/api/v1/changes/read-all", json={"until": time}, headers=headers),
+        local.request("POST", "/api/v1/feeds/read-all", json={"until": time}, headers=headers),
+    ]
+    assert [answer.status_code for answer in answers] == [422] * len(answers)
+    assert "since" in answers[0].json()["detail"]
+
+
+@pytest.mark.mongo
+def test_later_changes_stay_unread_if_the_chosen_time_is_in_the_future(
+    local: Browser, log: Log
+) -> None:
+    send(local, "/changes/since", since="2999-01-01T00:00")
+    log.visit(datetime.now(UTC) + timedelta(minutes=1), "https://a.example/1", item("one"))
+    assert len(read_later(local)) == 1
+
+
 def read_later(browser: Browser) -> list[dict[str, Any]]:
     """Return the unread changes with a clock two hours ahead."""
     config = browser.app.state.database.config

@@ -97,6 +97,8 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
     form = {"folder": "News", "until": until[1], "csrf": local.token("/feeds?folder=News")}
     assert local.post("/feeds/read-all", form).status_code == 303
     assert titles(local.get("/feeds").text) == ["Title n2", "Title s1"], "n2 was stored later"
+    no_zone = {"until": "2026-01-01T00:00", "csrf": local.token("/feeds")}
+    assert local.post("/feeds/read-all", no_zone).status_code == 422
     form = {"until": datetime.now(UTC).isoformat(), "csrf": local.token("/feeds")}
     local.post("/feeds/read-all", form)
     assert "Nothing unread" in local.get("/feeds").text

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from typing import Any, Literal
 
@@ -100,6 +101,11 @@ def rounded_up(number: float) -> str:
     if number > 10:
         return f"{math.ceil(number)}"
     return f"{math.ceil(number * 100) / 100:g}"
+
+
+def plain(number: float) -> str:
+    """Format a number with six significant digits and no exponent, as options accept it."""
+    return f"{Decimal(f'{number:.6g}'):f}"
 
 
 def count(n: int, noun: str) -> str:

@@ -27,7 +27,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError
-from crawler.utils.text import amount, megabytes, span
+from crawler.utils.text import amount, megabytes, plain, span
 from crawler.utils.time import Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
@@ -156,7 +156,7 @@ def whole(text: str) -> Markup:
 
 FILTERS = {
     "ago": ago, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
-    "outside": outside, "percent": percent, "size": size, "target_id": target_id,
+    "outside": outside, "percent": percent, "plain": plain, "size": size, "target_id": target_id,
     "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip
 

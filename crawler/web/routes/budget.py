@@ -32,7 +32,7 @@ from crawler.reports.jobs import (
     Kind,
     Policy,
 )
-from crawler.utils.text import rounded_up
+from crawler.utils.text import plain, rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
@@ -322,7 +322,7 @@ def forecast_in(
         form.reject("budget", error)
         result = forecast_of(curve, curve["requests_per_day"][0])
     if not form["budget"]:
-        form.values["budget"] = f"{chosen:.6g}"
+        form.values["budget"] = plain(chosen)
     return result
 
 

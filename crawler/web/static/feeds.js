@@ -17,7 +17,8 @@
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    // The second key of a shortcut such as "g o" belongs to the navigation.
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.target.isContentEditable || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
     if (document.querySelector("dialog[open]")) return;
     if (event.key === "j") move(1);

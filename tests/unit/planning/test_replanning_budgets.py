@@ -16,7 +16,8 @@ from crawler.errors import ConfigError
 from crawler.planning.options import ASKED, INTERVALS, Effect, PlanOptions, terms_of
 from crawler.planning.replan import shares_of
 from crawler.storage.targets import EPOCH
-from crawler.utils.text import amount, count, listed, rounded_up
+from crawler.utils.text import amount, count, listed, plain, rounded_up
+from crawler.utils.time import per_day
 from schedules.population import least_per_day
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates
 from tests.unit.populations import watched as histories
@@ -184,3 +185,9 @@ def test_numbers_are_short_and_minimums_rounded_up() -> None:
     assert [count(n, "target") for n in (1, 1200)] == ["1 target", "1,200 targets"]
     assert listed(list("abcde")) == "a, b, c, d, e"
     assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+def test_budgets_are_formatted_as_they_can_be_typed() -> None:
+    texts = [plain(n) for n in (265.0, 12.3456789, 1e6, 1_234_567.8, 2e-5, 1e9)]
+    assert texts == ["265", "12.3457", "1000000", "1234570", "0.00002", "1000000000"]
+    assert [per_day(text) for text in texts] == [265, 12.3457, 1e6, 1_234_570, 2e-5, 1e9]

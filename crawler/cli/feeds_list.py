@@ -20,7 +20,7 @@ from crawler.storage import feeds as subscriptions
 from crawler.storage.client import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout
 from crawler.utils.text import amount, count, span
-from crawler.utils.time import Clock
+from crawler.utils.time import NEVER, Clock
 
 DEFAULT_LIMIT = 1000
 # A terminal with at least this many columns shows the URL in its own column.
@@ -97,6 +97,7 @@ async def _print_table(
             fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
         wait = row["next_visit"] - now
         next_visit = f"in {span(wait.total_seconds())}" if wait > timedelta() else "due"
+        next_visit = next_visit if row["next_visit"] < NEVER else "none"
         table.add_row(
             *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
             amount(rate) if rate is not None else "not known" if row["last_visit"] else "",

@@ -28,7 +28,7 @@ from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError
 from crawler.utils.text import amount, megabytes, plain, span
-from crawler.utils.time import Clock
+from crawler.utils.time import NEVER, Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
     CSRF_FIELD,
@@ -83,8 +83,8 @@ def time_of(at: datetime | None) -> Markup:
 
 
 def ago(at: datetime | None, now: datetime) -> Markup:
-    """Return a time relative to now, such as `3 h ago` or `in 5 min`; a dash for None."""
-    if at is None:
+    """Return a time relative to now, such as `3 h ago` or `in 5 min`; a dash for None and NEVER."""
+    if at is None or at >= NEVER:
         return NOTHING
     seconds = (now - at).total_seconds()
     text = f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from crawler.reports.feeds import AddReport
 from crawler.storage.accounts import users
+from crawler.utils.time import NEVER
 from crawler.web.options import WebOptions
-from tests.integration.harness import Db, Pages
+from tests.integration.harness import Db, Freshet, Pages
+from tests.integration.inside import run
 from tests.integration.web.browser import Browser, Browsers, browsers_of
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -441,3 +444,14 @@ def test_a_url_that_is_not_a_feed_is_refused(local: Browser, database: Db, url: 
     assert page.status_code == 422
     assert "problem-url" in page.text
     assert database.targets.count_documents({}) == 0
+
+
+@pytest.mark.mongo
+def test_a_muted_feed_has_no_next_visit(local: Browser, database: Db, freshet: Freshet) -> None:
+    put_feed(database, FEED, next_visit=NEVER, muted_at=NOW, visited_at=NOW)
+    for path in ("/feeds/health", f"/feeds/feed?id={quote(FEED)}"):
+        assert "9999" not in local.get(path).text, path
+    (row,) = [
+        line for line in run(freshet, "feeds", "list").out.splitlines() if "a.example" in line
+    ]
+    assert "none" in row

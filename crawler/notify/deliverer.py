@@ -210,10 +210,14 @@ class Deliverer:
                 ended = await asyncio.gather(*(_attempt(outlet, bundle) for bundle in part))
                 failed = await self._record(outlet, part, ended, result)
                 failures = failures + failed if failed == len(part) else 0
-                if failures >= MAX_FAILURES:
+                requested = [each.retry_after for each in ended if each and each.retry_after]
+                if failures >= MAX_FAILURES or requested:
                     result.is_paused = True
-                    # The messages that were not tried wait as if they had failed once.
-                    if (again := outlet.next_attempt(1, now, now)) is not None:
+                    # The messages that were not tried wait as if they had failed once, and as long
+                    # as the receiver requests: its limit is one for all messages.
+                    again = outlet.next_attempt(1, now, now) or now
+                    again = max([again, *(self._now() + wait for wait in requested)])
+                    if again > now:
                         pause = partial(outbox.postpone, self._db, outlet.name, now, again)
                         await self._patience.read(pause)
                     return

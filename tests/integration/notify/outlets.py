@@ -27,6 +27,7 @@ class Outlet:
 
     refusals: number of attempts that it refuses
     pauses:   time until the next attempt, by the number of attempts; then the message is dead
+    retry_after: delay that it requests with each refusal
     opens_at: end of its quiet hours
     bundles:  accepted ids, each with the number of messages
     """
@@ -39,6 +40,7 @@ class Outlet:
     refused_targets: frozenset[str] = frozenset()
     grouping: Grouping = Grouping.NONE
     max_per_hour: int = 3600
+    retry_after: timedelta | None = None
     opens_at: datetime = NOW
     attempted: list[str] = field(default_factory=list)
     bundles: list[tuple[str, int]] = field(default_factory=list)
@@ -50,7 +52,7 @@ class Outlet:
             return Failure("status 400")
         if self.refusals:
             self.refusals -= 1
-            return Failure("status 503")
+            return Failure("status 503", self.retry_after)
         self.accepted += bundle.messages
         self.bundles.append((bundle.id, bundle.size))
         return None

@@ -210,6 +210,25 @@ def test_broken_channel_delays_no_other_and_is_retried(stored: tuple[Db, str]) -
     assert database.outbox.count_documents({"state": {"$ne": "delivered"}}) == 0
 
 
+def test_no_message_is_sent_before_the_time_that_the_receiver_requests(
+    stored: tuple[Db, str],
+) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(30)])
+    limited = Outlet("limited", refusals=1, pauses=(60.0,) * 9, retry_after=timedelta(hours=1))
+
+    async def run(db: Database) -> list[tuple[int, bool, int]]:
+        await expand_all(db, rule_set("limited"))
+        done = []
+        for seconds in (0, 61, 3599, 3601):
+            (each,) = await deliver(db, limited, after=seconds)
+            done.append((each.delivered, each.is_paused, len(limited.attempted)))
+        return done
+
+    # The first messages are sent concurrently.
+    assert in_database(uri, run) == [(7, True, 8), (0, False, 8), (0, False, 8), (23, False, 31)]
+
+
 def test_slow_channel_does_not_delay_other_channels(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(3)])

@@ -137,9 +137,11 @@ async def _claim_weighed(
             if candidate.id in earlier and "cluster" not in row and candidate.key not in verdicts:
                 alone.add(candidate.key)
         # Edited posts leave their places first, so they are claimed together with the new ones.
-        new = [candidate for candidate in waiting if candidate.id not in rows]
-        new += await _judge_stored(registry, stored, verdicts, now) if stored else []
-        new.sort(key=lambda candidate: (candidate.created, candidate.key))
+        again = await _judge_stored(registry, stored, verdicts, now) if stored else []
+        # A given post replaces the copy that an edited original has just released.
+        by_id = {candidate.id: candidate for candidate in again}
+        by_id |= {candidate.id: candidate for candidate in waiting if candidate.id not in rows}
+        new = sorted(by_id.values(), key=lambda candidate: (candidate.created, candidate.key))
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await clusters.verdicts(registry, claimed.members, now)
@@ -150,7 +152,9 @@ async def _claim_weighed(
         if not waiting and not stored:
             break
     # Bands for which a refused post came first may have no owner now.
-    await clusters.take_free_bands(registry, [post for post in placed if post.bands & refused])
+    if refused:
+        freed = [post for post in placed if post.bands & refused]
+        await clusters.take_free_bands(registry, freed)
     for candidate in waiting + [candidate for candidate, _ in stored]:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
@@ -433,12 +437,14 @@ async def _judge_stored(
         registry, [post.key for post in changed], now, {post.key: post.fences for post in changed}
     )
     kept: dict[int, Candidate] = {}
+    given = {candidate.id for candidate, _ in stored}
     for candidate, row in stored:
         if candidate.id in left:
             continue
         post = replace(candidate, **_merged_with(row, candidate))
         keeps_place, freed = await _keeps_place(registry, post, row, now)
-        again += freed
+        # A freed copy that is also a given post is claimed only with its new text.
+        again += [each for each in freed if each.id == post.id or each.id not in given]
         if keeps_place:
             kept[post.id] = post
     await signatures.raise_fences(registry, kept.values())

@@ -161,6 +161,27 @@ def test_edited_original_releases_dissimilar_copies(posts: Posts) -> None:
     assert "duplicate_of" not in posts.post("far")
 
 
+def test_original_and_copy_edited_together_stay_in_one_cluster(
+    posts: Posts, caplog: pytest.LogCaptureFixture
+) -> None:
+    near, far = edited(LONG, 12, seed=4), edited(LONG, 12, seed=3)
+    later = NOW + HOUR
+    posts.claim(
+        candidate("a", LONG),
+        candidate("far", far, later),
+        candidate("near", near, later),
+        candidate("old", edited(far, 1), later),
+    )
+    assert posts.originals() == {"a"}
+    # The old text of "far" resembles only "old" now, its new text only the original.
+    new = candidate("far", edited(near, 4, seed=8), later, edit=True)
+    verdicts = posts.claim(candidate("a", edited(near, 3, seed=9), edit=True), new)
+    assert verdicts["far"].duplicate_of == "a"
+    assert posts.originals() == {"a", "old"}
+    assert posts.signature("far")["sketch"] == new.sketch.encode()
+    assert caplog.messages == []
+
+
 @pytest.mark.soak
 def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Posts) -> None:
     same = [candidate(f"p{n:05}", LONG) for n in range(10_000)]

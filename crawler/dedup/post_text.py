@@ -31,6 +31,18 @@ FREQUENT = {
     mark: normalized("NFKC", mark)
     for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
 }
+# Typographic quotes and dashes: sites and their feeds often differ in these, and short or Chinese
+# texts would fall below the threshold.
+TYPOGRAPHIC = {
+    mark: plain
+    for plain, marks in (
+        ("'", "\u2018\u2019\u201a\u201b"),
+        ('"', "\u201c\u201d\u201e\u201f\u00ab\u00bb"),
+        ("-", "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"),
+    )
+    for mark in marks
+}
+REPLACED = FREQUENT | TYPOGRAPHIC
 
 
 def text_of(
@@ -109,14 +121,14 @@ def _plain(value: Any) -> str:
 
 @lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its boilerplate
 def normal_text(text: str) -> str:
-    """Normalize a text: NFKC, case folded, no invisible characters, single spaces.
+    """Normalize a text: NFKC, case folded, plain quotes and dashes, nothing invisible, single spaces.
 
     Reads and returns at most MAX_CHARACTERS.
     """
     text = text[:MAX_CHARACTERS]
     if text.isascii():
         return " ".join(text.lower().split())
-    for mark, plain in FREQUENT.items():
+    for mark, plain in REPLACED.items():
         text = text.replace(mark, plain)
     text = INVISIBLE.sub("", normalized("NFKC", text, MAX_CHARACTERS))
     folded = normalized("NFKC", text.casefold(), MAX_CHARACTERS)

@@ -74,7 +74,7 @@ UNTITLED = bytes(TAG_BYTES)
 # Maximum number of bits that MongoDB's index stores in six bytes.
 KEY_BITS = 47
 FEATURES = SUPERSHINGLES.values
-VERSION = 1
+VERSION = 2
 NAMES = ("characters", "words", "supershingles")
 # The paper's rule: 2 of 6 features agree.
 SUPERSHINGLES_THRESHOLD = 2 / FEATURES

@@ -174,7 +174,7 @@ def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
     assert found["exact"]["5 characters"] == pytest.approx(found["similarity"], abs=0.1)
     # Both compare the same 128 values; a stored byte matches by chance with probability 1/256.
     assert found["datasketch"]["5 characters"] == pytest.approx(found["similarity"], abs=0.03)
-    assert (found["scheme"], found["threshold"], found["of_bands"]) == ("characters-1", 0.7, 16)
+    assert (found["scheme"], found["threshold"], found["of_bands"]) == ("characters-2", 0.7, 16)
     assert 0 < found["shared_bands"] < 16
     assert found["a"] | {"compared_at": ""} == {
         "id": "shop https://shop.example/one", "url": "https://shop.example/one", "title": "One",
@@ -204,7 +204,7 @@ def test_explanation_as_text(freshet: Freshet, shop: Shop) -> None:
         "   characters; bands 25 x 5",
         "",
         "shared bands  4 of 25",
-        "similarity    0.678 estimated by characters-1, threshold 0.7",
+        "similarity    0.678 estimated by characters-2, threshold 0.7",
         "exact         0.631 (5 characters)",
         "datasketch    0.680 (5 characters)",
         "not duplicates: similarity 0.68 is below 0.70",

@@ -37,7 +37,7 @@ from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis
 THRESHOLD = 0.7
-SCHEME = "characters-1"
+SCHEME = "characters-2"
 BANDS = LONG.bands
 # One bucket at first, so that a few hundred posts cause many splits.
 ONE_BUCKET = 0

@@ -77,7 +77,7 @@ def test_verdict_on_dissimilar_copies_of_one_original() -> None:
             ComparedPost("b", B.text, B.sketch),
             "B has not been compared yet; run scrapy duplicates rebuild",
         ),
-        (replace(B, scheme="words-1"), "B was compared by scheme words-1; run scrapy duplicates"),
+        (replace(B, scheme="words-2"), "B was compared by scheme words-2; run scrapy duplicates"),
         (replace(B, stored=A.sketch), "the text of B has changed since it was compared;"),
         (B, "the bands they share belonged to other posts when they were stored"),
     ],

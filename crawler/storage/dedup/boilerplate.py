@@ -77,13 +77,16 @@ async def weigh_pending(registry: Registry) -> WeighedBatch:
     return await _with_pending(registry, WeighedBatch([]), tables, ())
 
 
-async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
+async def weigh_copies(
+    registry: Registry, copies: Iterable[tuple[Candidate, str]], batch: Iterable[Candidate]
+) -> WeighedBatch:
     """Learn from posts that were judged copies; return the posts to compare again.
 
     If other posts of the source also have the same passages, the passages are boilerplate, and the
     posts are not copies.
 
     copies: posts, each with the key of its original
+    batch:  all posts of the batch, which is not written yet, so their stored texts are outdated
     """
     tables: dict[str, Table] = {}
     originals = set[str]()
@@ -105,7 +108,7 @@ async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str
         if table.taught and (table.is_new or table.has_news or _is_due(table))
     ]
     tables |= await _store(registry, due)
-    return await _with_pending(registry, WeighedBatch([]), tables, (), originals)
+    return await _with_pending(registry, WeighedBatch([]), tables, (), originals, batch)
 
 
 async def _with_pending(
@@ -114,11 +117,18 @@ async def _with_pending(
     tables: dict[str, Table],
     given: Iterable[Candidate],
     originals: Collection[str] = (),
+    batch: Iterable[Candidate] = (),
 ) -> WeighedBatch:
-    """Add the earlier posts that have to be compared again."""
+    """Add the earlier posts that have to be compared again, except the given ones.
+
+    batch: posts that need not be read
+    """
     keys = {post.key for post in given}
     due = {post for table in tables.values() for post in table.pending}.union(originals) - keys
-    for candidate in await registry.read_again(sorted(due)) if registry.read_again and due else []:
+    again = [post for post in batch if post.key in due]
+    if registry.read_again and (unread := due.difference(post.key for post in again)):
+        again += await registry.read_again(sorted(unread))
+    for candidate in again:
         keys.add(candidate.key)
         # An original may be of a source without a table.
         if candidate.text is not None and candidate.text.source in tables:

@@ -102,7 +102,7 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
         if (original := verdicts.get(candidate.key, ALONE).duplicate_of)
     ]
     if registry.boilerplate is not None and copies:
-        again = await boilerplate.weigh_copies(registry, copies)
+        again = await boilerplate.weigh_copies(registry, copies, weighed.candidates)
         await _claim_weighed(registry, again, verdicts, now)
     return verdicts
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, SAMPLED_POSTS, sourced
-from crawler.dedup.model import Candidate, id_of
+from crawler.dedup.model import Candidate, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database
 from crawler.storage.dedup import boilerplate, claims
@@ -228,6 +228,34 @@ def test_pending_posts_are_compared_again_before_run_ends(
     assert before.count(False) == MIN_POSTS - 1
     assert db.boilerplate.find_one({"_id": "x feed"})["pending"] == []
     assert asyncio.run(own_parts()) == [True] * MIN_POSTS
+
+
+def test_edited_original_is_compared_by_its_new_text(stored: tuple[Db, str]) -> None:
+    """The posts are written after their claims, so their stored texts are still the old ones."""
+    db, uri = stored
+    texts = {number: framed(number) for number in range(8)}
+
+    async def story() -> Verdicts:
+        async with index(uri, None) as (_, registry):
+            for number, words in texts.items():
+                await claims.claim(registry, [candidate(number, words, "x feed")], NOW)
+            db.posts.insert_many(
+                {
+                    "_id": f"x {number}", "spider": "x", "feed": "feed", "url": "u", "text": words,
+                    "content_hash": "x", "first_seen": NOW, "changed_at": NOW, "original": True,
+                }
+                for number, words in texts.items()
+            )  # fmt: skip
+            post_ = replace(candidate(0, framed(50), "x feed"), edited=True)
+            copy = candidate(9, edited(framed(50), 1), "x feed")
+            return await claims.claim(registry, [post_, copy], NOW)
+
+    verdicts = asyncio.run(story())
+    assert verdicts["x 9"].duplicate_of == "x 0"
+    rows = {row["post"]: row for row in db.signatures.find({"post": {"$in": ["x 0", "x 9"]}})}
+    new, copy = (Sketch.decode(rows[key]["sketch"]) for key in ("x 0", "x 9"))
+    assert new.similarity(copy) > SCHEME.threshold
+    assert rows["x 0"]["cluster"] == rows["x 9"]["cluster"]
 
 
 def test_forget_deletes_boilerplate(freshet: Freshet, stored: tuple[Db, str], pages: Pages) -> None:

@@ -121,9 +121,9 @@ def _plain(value: Any) -> str:
 
 @lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its boilerplate
 def normal_text(text: str) -> str:
-    """Normalize a text: NFKC, case folded, plain quotes and dashes, nothing invisible, single spaces.
+    """Normalize a text: NFKC, case folded, plain quotes and dashes, nothing invisible.
 
-    Reads and returns at most MAX_CHARACTERS.
+    White space becomes single spaces. Reads and returns at most MAX_CHARACTERS.
     """
     text = text[:MAX_CHARACTERS]
     if text.isascii():

@@ -15,7 +15,8 @@ from crawler.storage.client import Database, Document
 
 FIELDS = (
     "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
-    "compare", "published", "first_seen", "item", "spider", "feed", "url", "page.url",
+    "compare", "published", "first_seen", "item", "spider", "feed", "url", "page.url", "fence",
+    "page.fence",
 )  # fmt: skip
 
 
@@ -42,8 +43,11 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     origin = post_text.source_of(
         post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
     )
+    # If a newer visit has claimed the post but not stored it yet, this text is outdated.
+    fences = {"fence": post.get("fence"), "page_fence": (post.get("page") or {}).get("fence")}
     return Candidate(
         post["_id"], created_of(post), sketch, item=item, text=text,
+        fences={name: number for name, number in fences.items() if number is not None},
         seen=post["first_seen"], source=id_of(origin),
     )  # fmt: skip
 

@@ -120,27 +120,18 @@ async def _claim_weighed(
     registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
     """Store verdicts on posts whose boilerplate is known, and on those that they affect."""
-    earlier = {candidate.id for candidate in weighing.earlier}
-    # Earlier posts that are shown as originals.
-    alone = set[str]()
-    waiting, stored = weighing.candidates + weighing.earlier, list[tuple[Candidate, Document]]()
+    earlier, alone = await _changed_earlier(registry, weighing.earlier, verdicts)
+    waiting, stored = weighing.candidates + earlier, list[tuple[Candidate, Document]]()
     placed, refused = list[Candidate](), frozenset[int]()
     for _ in range(MAX_ROUNDS):
         edited = [candidate.id for candidate in waiting if candidate.edited]
         rows = await signatures.by_id(registry, edited)
-        for candidate in waiting:
-            row = rows.get(candidate.id)
-            if row is None:
-                continue
-            if candidate.id not in earlier or row["sketch"] != candidate.sketch.encode():
-                stored.append((candidate, row))
-            if candidate.id in earlier and "cluster" not in row and candidate.key not in verdicts:
-                alone.add(candidate.key)
+        stored += [(post, rows[post.id]) for post in waiting if post.id in rows]
         # Edited posts leave their places first, so they are claimed together with the new ones.
         again = await _judge_stored(registry, stored, verdicts, now) if stored else []
         # A given post replaces the copy that an edited original has just released.
-        by_id = {candidate.id: candidate for candidate in again}
-        by_id |= {candidate.id: candidate for candidate in waiting if candidate.id not in rows}
+        by_id = {post.id: post for post in again}
+        by_id |= {post.id: post for post in waiting if post.id not in rows}
         new = sorted(by_id.values(), key=lambda candidate: (candidate.created, candidate.key))
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
@@ -162,6 +153,27 @@ async def _claim_weighed(
         if verdicts.get(key) == ALONE:
             del verdicts[key]
     await boilerplate.note(registry, weighing.again)
+
+
+async def _changed_earlier(
+    registry: Registry, earlier: Sequence[Candidate], verdicts: Verdicts
+) -> tuple[list[Candidate], set[str]]:
+    """Return the earlier posts that have another sketch now, and the keys shown as originals.
+
+    Posts without a signature were deleted after they were read, unless they are of this batch.
+    """
+    rows = await signatures.by_id(registry, [post.id for post in earlier])
+    changed = []
+    for post in earlier:
+        row = rows.get(post.id)
+        if post.key in verdicts if row is None else row["sketch"] != post.sketch.encode():
+            changed.append(post)
+    alone = {
+        post.key
+        for post in earlier
+        if post.id in rows and "cluster" not in rows[post.id] and post.key not in verdicts
+    }
+    return changed, alone
 
 
 async def _claim_new(

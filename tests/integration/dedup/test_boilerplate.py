@@ -16,7 +16,7 @@ from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, SAMPLED_POSTS, sou
 from crawler.dedup.model import Candidate, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database
-from crawler.storage.dedup import boilerplate, claims
+from crawler.storage.dedup import boilerplate, claims, edits
 from crawler.storage.dedup.registry import Registry
 from tests.integration.claiming import NOW, SCHEME, Posts, edited, index, text
 from tests.integration.dedup.test_duplicates_crawl import flags
@@ -230,32 +230,62 @@ def test_pending_posts_are_compared_again_before_run_ends(
     assert asyncio.run(own_parts()) == [True] * MIN_POSTS
 
 
-def test_edited_original_is_compared_by_its_new_text(stored: tuple[Db, str]) -> None:
-    """The posts are written after their claims, so their stored texts are still the old ones."""
+async def store_framed(db: Db, registry: Registry, posts: int) -> None:
+    """Claim and store posts of one feed, which has boilerplate."""
+    for number in range(posts):
+        post_ = replace(candidate(number, framed(number), "x feed"), fences={"fence": 1})
+        await claims.claim(registry, [post_], NOW)
+        row = {"_id": post_.key, "spider": "x", "feed": "feed", "url": "u", "fence": 1}
+        row |= {"text": framed(number), "content_hash": "x"}
+        await asyncio.to_thread(db.posts.insert_one, row | {"first_seen": NOW, "changed_at": NOW})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_edited_original_is_compared_by_its_new_text(stored: tuple[Db, str], workers: int) -> None:
+    """Posts are written after their claims, so the stored text of the original is still the old."""
     db, uri = stored
-    texts = {number: framed(number) for number in range(8)}
+    new = replace(candidate(0, framed(50), "x feed"), edited=True, fences={"fence": 2})
+    copy = candidate(9, edited(framed(50), 1), "x feed")
 
     async def story() -> Verdicts:
         async with index(uri, None) as (_, registry):
-            for number, words in texts.items():
-                await claims.claim(registry, [candidate(number, words, "x feed")], NOW)
-            db.posts.insert_many(
-                {
-                    "_id": f"x {number}", "spider": "x", "feed": "feed", "url": "u", "text": words,
-                    "content_hash": "x", "first_seen": NOW, "changed_at": NOW, "original": True,
-                }
-                for number, words in texts.items()
-            )  # fmt: skip
-            post_ = replace(candidate(0, framed(50), "x feed"), edited=True)
-            copy = candidate(9, edited(framed(50), 1), "x feed")
-            return await claims.claim(registry, [post_, copy], NOW)
+            await store_framed(db, registry, 8)
+            if workers == 1:
+                return await claims.claim(registry, [new, copy], NOW)
+            async with index(uri, None) as (_, other):
+                await claims.claim(registry, [new], NOW)
+                return await claims.claim(other, [copy], NOW)
 
     verdicts = asyncio.run(story())
     assert verdicts["x 9"].duplicate_of == "x 0"
     rows = {row["post"]: row for row in db.signatures.find({"post": {"$in": ["x 0", "x 9"]}})}
-    new, copy = (Sketch.decode(rows[key]["sketch"]) for key in ("x 0", "x 9"))
-    assert new.similarity(copy) > SCHEME.threshold
+    sketches = [Sketch.decode(row["sketch"]) for row in rows.values()]
+    assert sketches[0].similarity(sketches[1]) > SCHEME.threshold
     assert rows["x 0"]["cluster"] == rows["x 9"]["cluster"]
+
+
+def test_posts_deleted_while_they_are_read_are_not_claimed_again(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    deleted = set[str]()
+
+    async def story() -> None:
+        async with index(uri, None) as (_, registry):
+            await store_framed(db, registry, 8)
+
+            async def read_again(keys: Sequence[str]) -> list[Candidate]:
+                assert registry.read_again is not None
+                found = await registry.read_again(keys)
+                # Another worker finds that these are aliases of other pages.
+                await edits.release(registry, keys, NOW)
+                deleted.update(keys)
+                return found
+
+            copy = candidate(9, edited(framed(5), 1), "x feed")
+            await claims.claim(replace(registry, read_again=read_again), [copy], NOW)
+
+    asyncio.run(story())
+    assert "x 5" in deleted
+    assert deleted.isdisjoint(db.signatures.distinct("post"))
 
 
 def test_forget_deletes_boilerplate(freshet: Freshet, stored: tuple[Db, str], pages: Pages) -> None:

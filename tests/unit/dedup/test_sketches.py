@@ -77,7 +77,7 @@ def mixed(han: int, seed: int = 0) -> str:
         ("wait…", "wait..."),
         (" a \n\tb\u00a0c\u3000d\u2028e ", "a b c d e"),
         ("soft\u00adhyphen zero\u200bwidth \ufeffmark", "softhyphen zerowidth mark"),
-        ("\u201cIt\u2019s\u201d \u00abtrue\u00bb \u2013 1\u22122", "\"it's\" \"true\" - 1-2"),
+        ("\u201cIt\u2019s\u201d \u00abtrue\u00bb \u2013 1\u22122", '"it\'s" "true" - 1-2'),
         ("\u2066@ada\u2069 \u202bleft\u202c", "@ada left"),
         ("\u2764\ufe0f \U0001f468\u200d\U0001f469", "\u2764 \U0001f468\U0001f469"),
         ("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\U0001f3f4"),

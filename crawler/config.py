@@ -10,20 +10,25 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from crawler.errors import ConfigError, first_problem, suggestion
+from crawler.errors import ConfigError, first_problem, most_similar, suggestion
 from crawler.utils.time import per_day, per_hour
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scrapy.settings import BaseSettings as ScrapySettings
 
 PROJECT = Path(__file__).resolve().parent.parent
+ENV_FILE = PROJECT / ".env"
 UNPREFIXED = {"MONGO_URI": "mongo_uri", "REDIS_URL": "redis_url"}
+# What misspelled names of these settings begin with.
+UNPREFIXED_STARTS = ("MONGO", "REDIS")
 PREFIX = "FRESHET_"
 # No wildcards: every host has to be listed by its name or address.
 PLAIN_HOST = re.compile(r"[\w.:%-]+")
@@ -43,7 +48,7 @@ class Config(BaseSettings):
     """Settings of Freshet; the environment variable is `FRESHET_` and the name in capitals."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=PROJECT / ".env", extra="ignore", frozen=True,
+        env_prefix=PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True,
         populate_by_name=True, env_ignore_empty=True,
     )  # fmt: skip
 
@@ -476,7 +481,7 @@ class Config(BaseSettings):
             raise ConfigError(f"{_variable(key)}: {cause}") from None
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
-            raise ConfigError(f"{PROJECT / '.env'} cannot be read: {reason}") from None
+            raise ConfigError(f"{ENV_FILE} cannot be read: {reason}") from None
 
     @classmethod
     def of(cls, settings: ScrapySettings) -> Config:
@@ -510,10 +515,56 @@ def _environment() -> object:
         if name.upper().startswith(PREFIX) or name.upper() in UNPREFIXED
     )
     try:
-        file = (PROJECT / ".env").stat()
+        file = ENV_FILE.stat()
     except OSError:
         return variables
     return variables, file.st_mtime_ns, file.st_size
+
+
+class UnknownVariable(NamedTuple):
+    """A variable that looks like a setting, but has no effect.
+
+    name:    in capitals
+    place:   path of the file `.env`, or empty if the variable is in the environment
+    similar: the most similar setting; None if none is similar enough
+    """
+
+    name: str
+    place: str
+    similar: str | None
+
+    @property
+    def hint(self) -> str:
+        """Return what to do about the variable."""
+        return f"did you mean {self.similar}?" if self.similar else "see docs/reference/settings.md"
+
+
+def unknown_variables() -> Iterator[UnknownVariable]:
+    """Yield the variables of the environment and of `.env` that look like misspelled settings.
+
+    These are unknown names with the prefix of settings, and names such as MONGODB_URI that are
+    similar to a setting without a prefix that is not set.
+    """
+    places = dict.fromkeys(os.environ, "") | dict.fromkeys(env_file_variables(), str(ENV_FILE))
+    given = {name.upper(): place for name, place in places.items()}
+    settings = {PREFIX + field.upper() for field in Config.model_fields}
+    for name, place in sorted(given.items()):
+        if name.startswith(PREFIX) and name not in settings:
+            yield UnknownVariable(name, place, most_similar(name, sorted(settings)))
+        elif name.startswith(UNPREFIXED_STARTS) and name not in UNPREFIXED:
+            near = most_similar(name, UNPREFIXED)
+            if near is not None and near not in given and PREFIX + near not in given:
+                yield UnknownVariable(name, place, near)
+
+
+def env_file_variables() -> dict[str, str | None]:
+    """Return the values in `.env` by name; None for a line without `=`."""
+    if not ENV_FILE.is_file():
+        return {}
+    # Slow to import, and most projects have no such file.
+    from dotenv import dotenv_values
+
+    return dict(dotenv_values(ENV_FILE, interpolate=False))
 
 
 def _variable(field: str) -> str:

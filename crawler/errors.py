@@ -2,6 +2,7 @@
 
 FreshetError            base class; the message is one line: the problem, its place and its fix
 ├── ConfigError         invalid setting, environment variable or spider argument
+│   └── NoTargets       nothing to plan: nothing was crawled yet
 ├── WrapperError        invalid site definition: file, key and cause
 ├── TraceError          invalid file of changes, pages, posts, feeds or visits: file, line and cause
 ├── Busy                another process is already doing the same work
@@ -18,7 +19,9 @@ FreshetError            base class; the message is one line: the problem, its pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 from scrapy.exceptions import IgnoreRequest
@@ -37,6 +40,10 @@ class ConfigError(FreshetError):
 
 class WrapperError(FreshetError):
     """Raised for an invalid site definition; the message contains file, key and cause."""
+
+
+class NoTargets(ConfigError):
+    """Raised if a plan has no targets, because nothing was crawled yet."""
 
 
 class TraceError(FreshetError):
@@ -86,19 +93,90 @@ class ServerError(StorageError):
     """Raised if the embedded MongoDB server was not found, or did not start or stop."""
 
 
-def first_problem(error: ValidationError, keys: Iterable[str] = ()) -> tuple[str, str]:
+def first_problem(
+    error: ValidationError,
+    keys: Iterable[str] = (),
+    tables: Mapping[str, Iterable[str]] | None = None,
+) -> tuple[str, str]:
     """Return the dotted key and the one-line cause of pydantic's first error.
 
-    keys: valid keys, of which the most similar one is suggested for an unknown key
+    keys:   valid keys, of which the most similar one is suggested for an unknown key
+    tables: valid keys in the tables below a key, such as `fields`
     """
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
-    cause = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    cause = cause_of(detail)
     if detail["type"] == "extra_forbidden":
-        cause = f"unknown key{suggestion(key, keys)}"
-    elif detail["type"] == "missing":
-        cause = "is missing"
-    return key, " ".join(cause.split())
+        first, *inner = detail["loc"]
+        valid = (tables or {}).get(str(first), ()) if inner else keys
+        cause += suggestion(str(detail["loc"][-1]), valid)
+    return key, cause
+
+
+# Causes by pydantic's type of an error. `{name}` is from the error's context; `{input}`, the
+# invalid value, and `{article}` are added.
+CAUSES = {
+    "missing": "is missing",
+    "extra_forbidden": "unknown key",
+    "int_parsing": "not a whole number: {input}",
+    "int_parsing_size": "not a whole number: {input}",
+    "int_type": "not a whole number: {input}",
+    "int_from_float": "not a whole number: {input}",
+    "float_parsing": "not a number: {input}",
+    "float_type": "not a number: {input}",
+    "finite_number": "not a finite number: {input}",
+    "bool_parsing": "neither true nor false: {input}",
+    "bool_type": "neither true nor false: {input}",
+    "string_type": "not a text: {input}",
+    "string_too_short": "shorter than {min_length} characters: {input}",
+    "string_too_long": "longer than {max_length} characters",
+    "string_pattern_mismatch": "invalid: {input}. It must match the pattern {pattern}",
+    "path_type": "not a path: {input}",
+    "greater_than": "must be greater than {gt}, not {input}",
+    "greater_than_equal": "must be at least {ge}, not {input}",
+    "less_than": "must be less than {lt}, not {input}",
+    "less_than_equal": "must be at most {le}, not {input}",
+    "literal_error": "unknown value {input}. Use {expected}",
+    "enum": "unknown value {input}. Use {expected}",
+    "list_type": "not a list: {input}",
+    "tuple_type": "not a list: {input}",
+    "set_type": "not a list: {input}",
+    "too_short": "needs at least {min_length}, has {actual_length}",
+    "too_long": "has more than {max_length}",
+    "dict_type": "not a table of keys and values: {input}",
+    "mapping_type": "not a table of keys and values: {input}",
+    "model_type": "not a table of keys and values: {input}",
+    "model_attributes_type": "not a table of keys and values: {input}",
+    "datetime_parsing": "not a date with a time: {input}",
+    "datetime_from_date_parsing": "not a date with a time: {input}",
+    "datetime_type": "not a date with a time: {input}",
+    "timezone_aware": "has no time zone: {input}. Append Z for UTC",
+    "json_invalid": "not valid JSON: {error}",
+}
+MAX_INPUT_CHARACTERS = 80
+# Keys whose values errors do not repeat.
+PRIVATE_KEYS = re.compile(
+    r"apprise|authorization|cookie|header|key|pass|secret|session|smtp|token|user|webhook", re.I
+)
+
+
+def cause_of(detail: Mapping[str, Any]) -> str:
+    """Return the cause of an error of pydantic's in one line, in Freshet's words.
+
+    detail: one of `ValidationError.errors()`
+    """
+    message = str(detail["msg"])
+    if template := CAUSES.get(detail["type"]):
+        value = repr(detail.get("input"))
+        if any(map(PRIVATE_KEYS.search, map(str, detail["loc"]))):
+            value = "(not shown)"
+        elif len(value) > MAX_INPUT_CHARACTERS:
+            value = f"{value[:MAX_INPUT_CHARACTERS]}…"
+        context = detail.get("ctx", {}).items()
+        limits = {name: f"{n:g}" if isinstance(n, float) else n for name, n in context}
+        message = template.format_map({**limits, "input": value})
+    cause = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return " ".join(cause.split())
 
 
 def most_similar(name: str, names: Iterable[str]) -> str | None:

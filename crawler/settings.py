@@ -3,19 +3,24 @@
 import os
 import sys
 
-from crawler.config import Config
+from crawler.config import Config, unknown_variables
 from crawler.errors import ConfigError
 from crawler.utils.process import spare_loading
+from crawler.utils.terminal import print_line
 
 spare_loading()
 # numpy's linear algebra library starts threads when it is loaded. They busy-wait at first, which
 # slows down each command by 50 ms. Freshet multiplies no large matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-try:
-    Config.load()
-except ConfigError as error:
-    # `scrapy doctor` reports the error with its other findings.
-    if sys.argv[1:2] != ["doctor"]:
+# `scrapy doctor` reports invalid and unknown settings with its other findings.
+if sys.argv[1:2] != ["doctor"]:
+    try:
+        Config.load()
+        for unknown in unknown_variables():
+            where = unknown.place or "the environment"
+            message = f"{unknown.name} in {where} is not a setting and has no effect"
+            print_line(f"scrapy: warning: {message}; {unknown.hint}", error=True)
+    except ConfigError as error:
         raise SystemExit(f"scrapy: {error}") from None
 
 BOT_NAME = "freshet"

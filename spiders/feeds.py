@@ -30,7 +30,7 @@ from crawler.storage import targets, websub
 from crawler.storage.websub import Delivery
 from crawler.utils.sandbox import LimitExceeded, TimeLimitExceeded, time_limit
 from spiders.probe import reader_of, readers
-from spiders.wrapper import Arguments, WrapperSpider
+from spiders.wrapper import OF_DUPLICATES, Arguments, WrapperSpider
 
 BATCH = 100
 # Larger documents are parsed in a subprocess, so that they do not block the reactor.
@@ -65,6 +65,13 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Deli
             await session.until_released(session.releases)
 
 
+# Columns of posts in CSV files.
+OF_POSTS = (
+    "url", "feed", "guid", "categories", "outcome", "at", "published", "title", "main_text",
+    "author", "tags", "enclosures", *OF_DUPLICATES,
+)  # fmt: skip
+
+
 class FeedsArguments(Arguments):
     """Arguments of the feeds spider (`-a`)."""
 
@@ -96,6 +103,11 @@ class FeedsSpider(WrapperSpider):
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
         """Create the definition of a list of feeds."""
         return FeedsWrapper.of(values, source)
+
+    @property
+    def csv_columns(self) -> tuple[str, ...]:
+        """Return the columns of posts in CSV; empty, those of the first one, with their pages."""
+        return () if self.follow else OF_POSTS
 
     @property
     def follow(self) -> bool:

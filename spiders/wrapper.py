@@ -85,6 +85,9 @@ from crawler.utils.urls import host_of
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
 NOTHING: tuple[Any, ...] = (None, [], "")
+# Columns of items in CSV files, before and after those of the fields.
+EXPORTED = ("url", "categories", "outcome", "at")
+OF_DUPLICATES = ("duplicate_of", "similarity")
 SITEMAP_AS_ITEM = (
     "sitemap matched by item_pages: make list_pages match it, too (list_pages = 'sitemap')"
 )
@@ -390,6 +393,13 @@ class WrapperSpider(Spider):
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = failure_text(failure)
         return fetched
+
+    @property
+    def csv_columns(self) -> tuple[str, ...]:
+        """Return the columns of exported items in CSV; empty: those of the first item."""
+        if type(self).read_item is not WrapperSpider.read_item or not self.wrapper.item_pages:
+            return ()
+        return (*EXPORTED, *self.wrapper.columns, *OF_DUPLICATES)
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the fields of an item page, and the main text if the definition asks for it."""

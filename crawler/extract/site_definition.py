@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -23,8 +23,8 @@ from pydantic import Field as Key
 
 from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
-from crawler.extract.cells import Cells, Sources, checked_names
-from crawler.extract.fields import FieldType
+from crawler.extract.cells import Cell, Cells, Source, Sources, checked_names
+from crawler.extract.fields import Field, FieldType
 from crawler.extract.keys import (
     Amount,
     Category,
@@ -41,7 +41,7 @@ from crawler.extract.keys import (
     Weights,
     Windows,
 )
-from crawler.extract.notification_rules import Rules, checked_rules
+from crawler.extract.notification_rules import Rule, Rules, checked_rules
 from crawler.extract.stored_definition import Definition
 from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
@@ -52,6 +52,7 @@ from schedules.history import DAY_HOURS
 
 # Values in the content of an item that are extracted from the page without a field.
 PAGE_VALUES = ("title", "main_text")
+PRICE_KEYS = ("amount", "currency")
 # Keys that are not allowed in lists of feeds or cells.
 SITE_KEYS = (
     "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
@@ -284,7 +285,13 @@ class Wrapper(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            key, cause = first_problem(error, cls.model_fields)
+            tables = {
+                "fields": Field.model_fields,
+                "cells": Cell.model_fields,
+                "databases": Source.model_fields,
+                "notify": Rule.model_fields,
+            }
+            key, cause = first_problem(error, cls.model_fields, tables)
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
 
     @property
@@ -375,6 +382,14 @@ class Wrapper(BaseModel):
         """Return the names of all values of an item, with title and main text if extracted."""
         of_pages = PAGE_VALUES if self.wants_main_text else ()
         return tuple(dict.fromkeys((*self.fields, *of_pages)))
+
+    @property
+    def columns(self) -> Iterator[str]:
+        """Yield the names of the columns of an item in CSV; a price has two."""
+        for name in self.field_names:
+            field = self.fields.get(name)
+            is_price = field is not None and field.type is FieldType.PRICE
+            yield from (f"{name}.{key}" for key in PRICE_KEYS) if is_price else (name,)
 
     @property
     def compared(self) -> tuple[str, ...] | None:

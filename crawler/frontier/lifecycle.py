@@ -215,7 +215,8 @@ class RunWarnings:
     """Warnings about a run that has ended.
 
     lines:         warnings, one line each
-    found_nothing: everything was visited, but no item of the site was ever extracted
+    found_nothing: no page could be read, or everything was visited, but no item of the site was
+                   ever extracted
     """
 
     lines: list[str] = field(default_factory=list)
@@ -228,15 +229,35 @@ async def warnings_of(
     counts: Mapping[str, float],
     links: LinkCounts,
     matched: Mapping[str, int],
+    example: str = "",
 ) -> RunWarnings:
-    """Return the warnings about a run of a site; none for feeds and lists of cells.
+    """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
 
     counts:  counts of the run
     links:   examples of links seen in the run
     matched: number of targets per pattern, by the pattern's digest
+    example: URL and reason of a failed visit; empty without one
     """
+    lines = await _pattern_warnings(db, wrapper, counts, links, matched)
+    failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
+    if failed and failed == counts.get("visits"):
+        return RunWarnings([*lines, nothing_read(counts, example)], found_nothing=True)
+    everything = counts.get("visits") and not counts.get("due")
+    if wrapper.item_pages and everything and not await targets.has_items(db, wrapper.name):
+        return RunWarnings([*lines, no_items(counts)], found_nothing=True)
+    return RunWarnings(lines)
+
+
+async def _pattern_warnings(
+    db: Database,
+    wrapper: Wrapper,
+    counts: Mapping[str, float],
+    links: LinkCounts,
+    matched: Mapping[str, int],
+) -> list[str]:
+    """Return the warnings about patterns and selectors that matched nothing."""
     if not wrapper.item_pages:
-        return RunWarnings()
+        return []
     lines = [*_skipped_links(counts, links)]
     if counts.get(LinkCount.PAGES) and not counts.get(LinkCount.AMBIGUOUS):
         keys = [
@@ -246,11 +267,7 @@ async def warnings_of(
         ]
         if keys:
             lines.append(no_match(keys, counts, links))
-    lines += await _missing_fields(db, wrapper, counts)
-    everything = counts.get("visits") and not counts.get("due")
-    if everything and not await targets.has_items(db, wrapper.name):
-        return RunWarnings([*lines, no_items(counts)], found_nothing=True)
-    return RunWarnings(lines)
+    return [*lines, *await _missing_fields(db, wrapper, counts)]
 
 
 def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts) -> str:
@@ -272,6 +289,22 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
     return (
         f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
         "sitemap may list the items"
+    )
+
+
+def nothing_read(counts: Mapping[str, float], example: str) -> str:
+    """Return the warning that all visits of a run failed. example: URL and reason of one, or ''."""
+    refused, failed = (round(counts.get(name, 0)) for name in (Outcome.BLOCKED, Outcome.ERROR))
+    shown = f", for example {example}" if example else ""
+    if not failed:
+        return (
+            f"nothing could be read: {count(refused, 'visit')} refused{shown}; such pages wait for "
+            "an hour or longer. See the FAQ about sites that block the crawler (docs/faq.md)"
+        )
+    outcomes = f"{count(failed, 'visit')} failed" + (f", {refused} refused" if refused else "")
+    return (
+        f"nothing could be read: {outcomes}{shown}; later runs try again. scrapy doctor checks "
+        "whether the sites can be reached"
     )
 
 

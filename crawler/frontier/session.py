@@ -73,6 +73,7 @@ class Session:
     counts:    counts of the run; only of this process until it has left the run
     own:       counts of only this process, once it has left the run
     links:     examples of links that this process has seen
+    failure_example: URL and reason of the last failed visit of this process; empty without one
     warnings:  warnings about the run, once it is summed up
     is_full:   whether this is a full run, which ignores the caps
     left:      state of the spider after the run, once the run is summed up
@@ -110,6 +111,7 @@ class Session:
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] = Counter()
         self.links = LinkCounts(MAX_UNMATCHED_LINKS)
+        self.failure_example = ""
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
         self.flaw: FreshetError | None = None
@@ -187,6 +189,7 @@ class Session:
         if visit is not None and visit.outcome in FAILED:
             # Some errors are logged once per host instead (HOST_ERRORS).
             reason = visit.reason or ""
+            self.failure_example = f"{target.url}: {reason or visit.outcome}"
             is_of_host = reason.endswith(HOST_ERRORS) or self.limits.is_unreachable(target.host)
             if not visit.fetched.shared_fetch and not is_of_host:
                 logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
@@ -469,8 +472,9 @@ class Session:
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
         self.warnings = await warnings_of(
-            self.db, self.wrapper, self.counts, self.links, self.traps.targets
-        )
+            self.db, self.wrapper, self.counts, self.links, self.traps.targets,
+            self.failure_example,
+        )  # fmt: skip
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)
         await runs.note_inputs(self.db, self.spider, self.inputs)

@@ -7,7 +7,6 @@ functions do I/O; `judge_*` functions turn the values read into findings.
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -102,7 +101,7 @@ class Examination:
                 failed(Check.SETTINGS, str(error), "fix it first: the servers were not checked")
             )
             return None
-        self.findings += [*check_settings(config, os.environ), *check_data_folder(config)]
+        self.findings += [*check_settings(config), *check_data_folder(config)]
         return config
 
     def _stored(self, config: Config) -> StoredSites | None:

@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic_settings.sources import read_env_file
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.settings import BaseSettings
 from scrapy.utils.spider import iter_spider_classes
 
-from crawler.config import PREFIX, PROJECT, UNPREFIXED, VARIABLE, Config
-from crawler.errors import ConfigError, FreshetError, most_similar
+from crawler.config import (
+    ENV_FILE,
+    VARIABLE,
+    Config,
+    UnknownVariable,
+    env_file_variables,
+    unknown_variables,
+)
+from crawler.errors import ConfigError, FreshetError
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.robots import is_unavailable
 from crawler.items import Kind
@@ -39,8 +45,6 @@ from crawler.utils.text import count, listed
 from spiders.probe import Answer, asking
 from spiders.wrapper import WrapperSpider
 
-ENV_FILE = PROJECT / ".env"
-SETTINGS = {PREFIX + field.upper() for field in Config.model_fields} | set(UNPREFIXED)
 DAY_HOURS = 24
 ROBOTS_SECONDS = 10.0
 # Hosts checked per spider; cells may be on many.
@@ -57,14 +61,11 @@ class Site:
     wrapper: Wrapper
 
 
-def check_settings(config: Config, environment: Iterable[str]) -> list[Finding]:
-    """Check settings that are valid on their own for typing errors, conflicts and risks.
-
-    environment: names of the process's environment variables
-    """
-    written = dict(read_env_file(ENV_FILE)) if ENV_FILE.is_file() else {}
+def check_settings(config: Config) -> list[Finding]:
+    """Check settings that are valid on their own for typing errors, conflicts and risks."""
+    written = env_file_variables()
     findings = [
-        *judge_variables({*environment, *written}),
+        *judge_variables(unknown_variables()),
         *judge_env_file(written),
         *judge_settings(config),
     ]
@@ -76,13 +77,11 @@ def check_settings(config: Config, environment: Iterable[str]) -> list[Finding]:
     return findings or [ok(Check.SETTINGS, source)]
 
 
-def judge_variables(names: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each variable that has the prefix of settings, but is not a setting."""
-    for name in sorted({name.upper() for name in names}):
-        if name.startswith(PREFIX) and name not in SETTINGS:
-            near = most_similar(name, SETTINGS)
-            todo = f"did you mean {near}?" if near else "see docs/reference/settings.md"
-            yield warning(Check.SETTINGS, f"{name} is not a Freshet setting", todo)
+def judge_variables(unknown: Iterable[UnknownVariable]) -> Iterator[Finding]:
+    """Yield a finding for each variable that looks like a setting, but is not one."""
+    for variable in unknown:
+        message = f"{variable.name} is not a Freshet setting"
+        yield warning(Check.SETTINGS, message, variable.hint)
 
 
 def judge_env_file(written: Mapping[str, str | None]) -> Iterator[Finding]:
@@ -207,7 +206,7 @@ def _advice_on_variables(job: Job) -> str:
     names = sorted(set(VARIABLE.findall(text or str(vars(job.spider)))) - os.environ.keys())
     if not names:
         return ""
-    written = read_env_file(ENV_FILE) if ENV_FILE.is_file() else {}
+    written = env_file_variables()
     if misplaced := [name for name in names if name.lower() in written or name in written]:
         return f"export {listed(misplaced)}: site definitions do not read {ENV_FILE}"
     return f"set {listed(names)} in the environment"

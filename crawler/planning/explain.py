@@ -67,8 +67,8 @@ _BY_GROUP = (
     "fixed times: midnight if most changes are by day, noon if most are by night."
 )
 _BY_CURVE = (
-    "The interval is even: visits a week {}. All pages share one price, and the longest interval "
-    "is {{most}}."
+    "The interval is even: visits a week {}. Visits of all pages must save equally much, and the "
+    "longest interval is {{most}}."
 )
 BY_RULE = {
     "groups": _BY_GROUP.format("groups"),
@@ -91,7 +91,7 @@ BY_BOUND = {
     "kept": "The previous schedule is kept: a new one would save too little (kept).",
     "exploration": (
         "Little history: during the first ten days, visits are evenly spaced to observe all hours "
-        "of the week, and as many as the price allows (exploration)."
+        "of the week, and as many as the budget allows (exploration)."
     ),
     "min_rate": (
         "Visited at the minimum rate, every {most} (min_rate): more visits would not reduce "
@@ -422,18 +422,20 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
     # Compare the value of visits with the price.
     if worth.shadow_price is None:
         return
-    price = f"hours of staleness, {{}} the price of a request, {amount(worth.shadow_price)}"
+    # The shadow price of the budget: what the last request in the plan saves on any page.
+    required = amount(worth.shadow_price)
+    least = f"hours of staleness, {{}} the {required} that the budget requires of each visit"
     last = f"the last planned visit saves {amount(worth.last)}" if worth.last else ""
     if worth.more is not None:
         more, against = amount(worth.more), _against(worth.more, worth.shadow_price)
         but = ", but a daily cap or the minimum gain of a move prevents it" * (against == MORE)
         yield (
-            f"One more visit a week would save {more} {price.format(against)}{but}"
+            f"One more visit a week would save {more} {least.format(against)}{but}"
             f"{'; ' + last if last else ''} (budget)."
         )
     elif last:
         against = _against(worth.last or 0.0, worth.shadow_price)
-        yield f"{last[0].upper()}{last[1:]} {price.format(against)} (budget)."
+        yield f"{last[0].upper()}{last[1:]} {least.format(against)} (budget)."
 
 
 def _against(value: float, price: float) -> str:
@@ -454,8 +456,8 @@ def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
     worth, value = plan.get("last_value"), plan.get("marginal_value")
     if worth and price is not None:
         yield (
-            f"The last planned fetch saves {amount(worth)} posts; the price of a fetch is "
-            f"{amount(price)} posts (budget)."
+            f"The last planned fetch saves {amount(worth)} posts; the budget requires "
+            f"{amount(price)} of each fetch (budget)."
         )
     if value and price is not None:
         yield f"One more fetch would save {amount(value)} posts."

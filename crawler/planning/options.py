@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, NoTargets
 from crawler.planning.population import Gathered
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
@@ -407,7 +407,7 @@ def parts_of(
             everything = len(chosen) == len(of_kind)
             parts.append(Part(kind, chosen, options, everything, not order.options.asks))
     if order.kind is not None and not parts:
-        raise ConfigError(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
+        raise NoTargets(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
     if len(parts) > 1 and order.options.asks and not order.shared:
         raise ConfigError(
             "pages and feeds have separate plans. Select one with --kind pages, --kind feeds or "

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, NoTargets
 from crawler.planning.documents import (
     Figures,
     daily_sample,
@@ -220,7 +220,7 @@ async def gathered_of(
     """
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
     if history_from is not None:
         groups = files_of(history_from, watched.spiders)
         visits = [read_visits(1, history_from, files, now)[0] for files in groups]
@@ -339,7 +339,7 @@ async def replan_parts(
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
     if not requested:
-        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
     if not order.dry_run:
         await plans.recover(db, clock.now(), order.spiders)
     whole = len(requested) == 1 and order.kind is None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, NoTargets
 from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
 from crawler.planning.engines import PIECES, Engine
 from crawler.planning.options import (
@@ -189,7 +189,7 @@ class _Replan:
         names = await asyncio.to_thread(shards.each, join)
         counts = np.array([each.targets for each in names])
         if not counts.sum():
-            raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+            raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
         common = await _common(db, names)
         latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
         older = sorted({plan for each in names for plan in each.plans})
@@ -258,7 +258,7 @@ async def replan_in_shards(
         place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
         reports.append(await _Replan(place, part, order, say).make(db, sharding))
     if not reports:
-        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
     return reports
 
 

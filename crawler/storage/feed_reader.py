@@ -5,7 +5,8 @@ the ids of at most MAX_READ later posts that are read. The entry for all feeds h
 Posts that Freshet first saw more than MAX_DAYS ago count as read.
 
 A near-duplicate of a post in the same view is folded: only the original is shown. Pages scan posts
-by the time when Freshet first saw them, so that stated dates cannot hide or repeat a post.
+by the time when Freshet first saw them, so that stated dates cannot hide or repeat a post. Stated
+dates order the posts of one visit.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ COUNTED = 2000
 MAX_FEEDS = 2000
 MAX_COPIES = 200
 EXCERPT = 300
-NEWEST_FIRST = (("first_seen", -1), ("_id", -1))
+# One visit finds many posts, all of them on the first visit of a feed: the newest of them is first.
+NEWEST_FIRST = (("first_seen", -1), ("published", -1), ("_id", -1))
 OF_FEEDS: Document = {"guid": {"$exists": True}}
 ALL_FEEDS = ""
 FIELDS = (
@@ -159,7 +161,7 @@ async def river(
         last = page.last
         if len(visible) > limit:
             visible = visible[:limit]
-            last = (visible[-1]["first_seen"], visible[-1]["_id"])
+            last = tuple(visible[-1].get(name) for name, _ in NEWEST_FIRST)
         if last is None or len(visible) == limit:
             break
     ids = [post["_id"] for post in visible]

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import bz2
+import csv
 import io
+import json
 import lzma
 import os
 import select
 import sys
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
+from itemadapter import ItemAdapter
 from scrapy.exporters import CsvItemExporter
 from scrapy.item import Field
 
 from crawler.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
 
 STDIN = "-"
 # Compressed data is read in smaller chunks, so that even a decompression bomb fits into memory.
@@ -88,12 +94,56 @@ def without_formula(text: str) -> str:
 
 
 class SafeCsvExporter(CsvItemExporter):
-    """Scrapy's CSV exporter, which puts an apostrophe before values that look like formulas."""
+    """Scrapy's CSV exporter for spreadsheets.
+
+    A value that is a dict, such as a price, has a column for each of its keys (`price.amount`). An
+    apostrophe precedes values that look like formulas. The columns are those of the site
+    definition, not only those of the first item. A file that is appended to gets no second header.
+    """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, file: io.BytesIO, *args: Any, **options: Any) -> Self:
+        """Create the exporter with the columns of the spider, unless FEED_EXPORT_FIELDS is set."""
+        columns = getattr(crawler.spider, "csv_columns", None)
+        if columns and not options.get("fields_to_export"):
+            options["fields_to_export"] = list(columns)
+        if _begins_with(file, options.get("fields_to_export")):
+            options.setdefault("include_headers_line", False)
+        return cls(file, *args, **options)
+
+    def export_item(self, item: Any) -> None:
+        """Write an item as a row."""
+        values = ItemAdapter(item)
+        if any(isinstance(value, Mapping) for value in values.values()):
+            item = dict(_columns_of(values, self.fields_to_export or ()))
+        super().export_item(item)
 
     def serialize_field(self, field: Mapping[str, Any] | Field, name: str, value: Any) -> Any:
         """Return the value to write for a field."""
         value = super().serialize_field(field, name, value)
         return without_formula(value) if isinstance(value, str) else value
+
+
+def _columns_of(values: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of columns: a dict as its values, or as JSON if it is a column."""
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            yield name, value
+        elif name in columns:
+            yield name, json.dumps(value, ensure_ascii=False, default=str)
+        else:
+            yield from ((f"{name}.{key}", part) for key, part in value.items())
+
+
+def _begins_with(file: io.BytesIO, columns: Iterable[str] | None) -> bool:
+    """Return whether a file that is appended to already has these columns as its header."""
+    if not columns or not isinstance(name := getattr(file, "name", None), str):
+        return False
+    with suppress(OSError, ValueError):
+        if file.tell() and isinstance(name, str):
+            with Path(name).open(encoding="utf-8", newline="") as written:
+                return next(csv.reader(written), None) == list(columns)
+    return False
 
 
 class Decompressor(Protocol):

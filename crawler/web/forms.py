@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, cause_of
 from crawler.storage.accounts import users
 from crawler.storage.client import Store
 from crawler.web import passwords
@@ -87,8 +87,7 @@ class Form:
         except ValidationError as error:
             for each in error.errors(include_url=False):
                 name = str(each["loc"][0]) if each["loc"] else ""
-                message = "is missing" if each["type"] == "missing" else each["msg"]
-                self.reject(name, message.removeprefix("Value error, "))
+                self.reject(name, cause_of(each))
             return None
 
 

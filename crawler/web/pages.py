@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import Scope
 
-from crawler.errors import Busy, FreshetError, StorageError
-from crawler.utils.text import amount, megabytes, plain, span
+from crawler.errors import Busy, FreshetError, StorageError, cause_of
+from crawler.utils.text import amount, megabytes, span
 from crawler.utils.time import NEVER, Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
@@ -332,7 +332,7 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         problems = [
-            {"field": ".".join(str(part) for part in each["loc"][1:]), "problem": each["msg"]}
+            {"field": ".".join(str(part) for part in each["loc"][1:]), "problem": cause_of(each)}
             for each in error.errors()
         ]
         first = problems[0]

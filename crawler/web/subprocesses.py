@@ -28,7 +28,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError, FreshetError
+from crawler.errors import Busy, ConfigError, FreshetError, NoTargets
 from crawler.planning.budget_curve import BudgetCurve
 from crawler.planning.explanation import Explanation
 from crawler.planning.feed_curve import FeedBudgetCurve, FeedBudgetPreview
@@ -104,6 +104,7 @@ class Job:
     by:     name of the user
     result: its type depends on the kind; None until the job is done
     error:  what went wrong, one line
+    is_empty: whether it failed because there are no targets
     """
 
     id: str
@@ -115,6 +116,12 @@ class Job:
     progress: str = "starting"
     result: Any = None
     error: str = ""
+    is_empty: bool = False
+
+    @property
+    def is_without_targets(self) -> bool:
+        """Return whether this job is for a curve, which needs targets that do not exist yet."""
+        return self.is_empty and self.kind in CURVES
 
     @property
     def title(self) -> str:
@@ -152,8 +159,16 @@ class Planner:
 
     @property
     def failed(self) -> list[Job]:
-        """Return the failed or cancelled jobs, unless a newer job of the same kind was started."""
-        return list(self._failed.values())
+        """Return the failed or cancelled jobs, unless a newer job of the same kind was started.
+
+        A curve without targets is no failure: the page says what to do.
+        """
+        return [job for job in self._failed.values() if not job.is_without_targets]
+
+    def has_no_targets(self, kind: Kind) -> bool:
+        """Return whether the last job of a kind found no targets."""
+        job = self._failed.get(kind)
+        return job is not None and job.is_without_targets
 
     def curve(self, objective: str) -> BudgetCurve | None:
         """Return the curve of pages for an objective; None if it must be computed."""
@@ -237,7 +252,7 @@ class Planner:
         except TimeoutError:
             job.error = f"The job took more than {MAX_JOB_SECONDS / 60:.0f} minutes"
         except FreshetError as error:
-            job.error = str(error)
+            job.error, job.is_empty = str(error), isinstance(error, NoTargets)
         except JobCrashed:
             job.error = CRASHED
         except (OSError, ValueError) as error:

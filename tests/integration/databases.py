@@ -149,12 +149,12 @@ def sqlite(path: Path, *statements: str) -> str:
     return f"sqlite:///{path}"
 
 
-def read_cells(freshet: Freshet, text: str, *args: object, **env: Any) -> Result:
-    """Run one crawl of the cells that a text in TOML defines."""
+def read_cells(freshet: Freshet, text: str, *args: object, code: int = 0, **env: Any) -> Result:
+    """Run one crawl of the cells that a text in TOML defines; code: the expected exit code."""
     path = freshet.folder / "cells.toml"
     path.write_text(f"throttle = false\n{text}", encoding="utf-8")
     result = freshet("crawl", "cells", "-a", f"file={path}", *args, **env)
-    assert result.code == 0, result.err
+    assert result.code == code, result.err
     return result
 
 

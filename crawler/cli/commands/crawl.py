@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -16,6 +18,23 @@ from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
 
 DEFAULT_LOG_LEVEL = "INFO"
+
+
+# Formats whose documents end: two of them in one file cannot be read.
+CLOSED_FORMATS = ("json", "xml")
+
+
+def refuse_appending(outputs: Iterable[str]) -> None:
+    """Raise ConfigError if `-o` would append to a JSON or XML file, which would make it invalid."""
+    for output in outputs:
+        path, _, file_format = output.rpartition(":")
+        if not path or not file_format.isalnum():
+            path, file_format = output, Path(output).suffix.removeprefix(".")
+        if file_format in CLOSED_FORMATS and Path(path).is_file() and Path(path).stat().st_size:
+            raise ConfigError(
+                f"{path} exists, and appending to it would make invalid {file_format.upper()}. "
+                f"Use -O to overwrite it, or another format: -o {Path(path).with_suffix('.jsonl')}"
+            )
 
 
 class Command(crawl.Command):
@@ -59,6 +78,7 @@ class Command(crawl.Command):
             # later, by Scrapy's engine, that takes 0.1 s; here few modules are loaded.
             import scrapy.core.downloader.contextfactory  # noqa: F401
 
+            refuse_appending(opts.output or ())
             self._check(self._spider(args[0]), opts)
         except Busy as running:
             print_line(f"scrapy {self.name}: {running}", error=True)

@@ -24,6 +24,7 @@ from crawler.planning.budget_curve import (
 from crawler.planning.feed_curve import FeedBudgetCurve
 from crawler.reports.jobs import (
     APPLY,
+    CURVE,
     FEED_APPLY,
     FEED_PREVIEW,
     POLICY_NAMES,
@@ -299,7 +300,8 @@ def _page(request: Request, by: str, now: datetime, form: Form, status: int = 20
         curve=curve, least=rounded_up(curve["requests_per_day"][0]) if curve else "",
         forecast=result, objective=objective, policies=POLICY_NAMES,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
-        points=sample_points(curve) if curve else [], **_jobs_context(planner),
+        points=sample_points(curve) if curve else [], is_empty=planner.has_no_targets(CURVE),
+        **_jobs_context(planner),
     )  # fmt: skip
 
 

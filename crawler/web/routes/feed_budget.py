@@ -17,7 +17,7 @@ from crawler.planning.feed_curve import (
     feed_points,
     forecast_of_feeds,
 )
-from crawler.reports.jobs import FEED_APPLY, FEED_PREVIEW
+from crawler.reports.jobs import FEED_APPLY, FEED_CURVE, FEED_PREVIEW
 from crawler.utils.text import rounded_up
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
@@ -119,8 +119,8 @@ def _page(request: Request, by: str, now: datetime, form: Form, status: int = 20
         request, "budget/feeds.html", fragment="figures", status=status_of(form, status), form=form,
         curve=curve, least=rounded_up(curve["requests_per_day"][0]) if curve else "",
         forecast=result, points=feed_points(curve) if curve else [], job=planner.job,
-        failed=planner.failed, preview=planner.last(FEED_PREVIEW),
-        applied=planner.last(FEED_APPLY), area="budget",
+        is_empty=planner.has_no_targets(FEED_CURVE), failed=planner.failed,
+        preview=planner.last(FEED_PREVIEW), applied=planner.last(FEED_APPLY), area="budget",
     )  # fmt: skip
 
 

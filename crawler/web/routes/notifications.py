@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, cause_of
 from crawler.extract.notification_rules import Rule
 from crawler.items import Event
 from crawler.notify.dispatch import PreviewedMessage, SendReport, send_test
@@ -230,7 +230,7 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
     except ValidationError as error:
         for each in error.errors(include_url=False):
             name = str(each["loc"][0]) if each["loc"] else ""
-            form.reject(name, each["msg"].removeprefix("Value error, "))
+            form.reject(name, cause_of(each))
     except ConfigError as error:
         form.reject("" if key else "name", error)
     if not form.is_valid:
@@ -305,8 +305,8 @@ def _rule_of(form: Form) -> Rule:
 
 def _problems(error: ValidationError) -> str:
     rows = error.errors(include_url=False)[:5]
-    places = (f"{each['loc'][0] if each['loc'] else 'rule'}: {each['msg']}" for each in rows)
-    return "; ".join(places).replace("Value error, ", "")
+    places = (f"{each['loc'][0] if each['loc'] else 'rule'}: {cause_of(each)}" for each in rows)
+    return "; ".join(places)
 
 
 async def _store_rule(

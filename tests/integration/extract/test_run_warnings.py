@@ -132,7 +132,23 @@ def test_site_with_only_external_links_fails_the_run(
 
 def test_a_site_that_cannot_be_read_fails_the_run(freshet: Freshet, define: Definition) -> None:
     missing = freshet.crawl(define(start_urls=["http://127.0.0.1:1/"]), code=1)
-    assert warned(missing) == ["no items found: 1 page fetched, none read (1 failed)"]
+    (line,) = warned(missing)
+    assert line.startswith(
+        "nothing could be read: 1 visit failed, for example http://127.0.0.1:1/: "
+    )
+    assert line.endswith(
+        "later runs try again. scrapy doctor checks whether the sites can be reached"
+    )
+
+
+def test_run_whose_visits_all_fail_exits_with_1_although_items_are_known(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    freshet.crawl(define())
+    pages.file("robots.txt", "User-agent: *\nDisallow: /\n")
+    (line,) = warned(freshet.crawl(define(), "-a", "full=1", code=1))
+    assert line.startswith("nothing could be read: 14 visits refused, for example ")
+    assert ": Forbidden by robots.txt; such pages wait for an hour or longer." in line
 
 
 def test_limited_run_does_not_fail(freshet: Freshet, database: Db, define: Definition) -> None:

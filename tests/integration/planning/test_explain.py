@@ -66,14 +66,16 @@ def test_explains_a_page_at_the_shadow_price(stored: Stored, freshet: Freshet) -
     assert explanation["plan"]["slots"]
     assert expected["freshness"] > 0.5
     assert all(NOW.isoformat() < at for at in explanation["ahead"])
-    assert any("the price of a request" in sentence for sentence in explanation["reasons"])
+    assert any(
+        "that the budget requires of each visit" in sentence for sentence in explanation["reasons"]
+    )
 
     shown = scrapy(freshet, "explain", f"{SHOP}/u1").out
     for part in (
         "14 changes, the last between", "a week, ", "freshness 0.", "with 90 % probability",
         "policy optimal",
         "Europe/Berlin, ", " UTC", "(dark: frequent, ●: visit)", "\nMon ", "\nSun ",
-        "the price of a request",
+        "that the budget requires of each visit",
     ):  # fmt: skip
         assert part in shown, part
     assert shown.count("●") == 1 + len(explanation["plan"]["slots"])

@@ -269,7 +269,7 @@ def test_changed_columns_are_an_error_until_the_cell_is_edited(
 
 def test_duplicate_column_names_are_refused(freshet: Freshet, database: Db, file_url: str) -> None:
     text = database_of("lite", file_url) + cell("twice", "lite", "SELECT 1 AS n, 2 AS n")
-    read_cells(freshet, text)
+    read_cells(freshet, text, code=1)
     assert "duplicate column name: 'n'" in base(database)["twice"]["error"]
 
 
@@ -299,7 +299,7 @@ def test_passwords_are_not_printed_or_stored(
 ) -> None:
     url = "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:9/db"
     text = database_of("away", url, seconds=2) + cell("away", "away", "SELECT 1")
-    result = read_cells(freshet, text, "-L", "DEBUG", SHOP_PASSWORD=SECRET)
+    result = read_cells(freshet, text, "-L", "DEBUG", code=1, SHOP_PASSWORD=SECRET)
     assert "OperationalError" in base(database)["away"]["error"]
     everything = result.out + result.err
     for name in database.list_collection_names():

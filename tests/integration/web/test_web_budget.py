@@ -142,8 +142,9 @@ def test_empty_database_shows_the_next_step(local: Browser) -> None:
     job = ended(local)
     assert job["state"] == "failed"
     shown = local.get("/budget").text
-    assert "no pages to plan" in shown
-    assert "No curve yet" in shown
+    assert "No pages yet" in shown
+    assert "Add a site" in shown
+    assert "failed" not in shown
     again = local.get("/budget").text
     assert "every 1s" not in again, "computes the curve repeatedly"
     assert send(local, "again", objective="balanced").status_code == 303

@@ -11,6 +11,7 @@ import pytest
 
 from crawler.reports.feeds import AddReport
 from crawler.storage.accounts import users
+from crawler.storage.feed_reader import NEWEST_FIRST
 from crawler.utils.time import NEVER
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Freshet, Pages
@@ -66,6 +67,18 @@ def test_unread_posts_come_newest_first(local: Browser, database: Db) -> None:
     assert titles(page) == ["Title p1", "Title p2", "Title p3"]
     assert "Title of https://a.example/feed" in page
     assert "Text of p1." in page
+
+
+@pytest.mark.mongo
+def test_posts_of_one_visit_come_newest_first(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    for days, name in ((3, "c"), (1, "a"), (2, "b")):
+        put_post(database, FEED, name, published=NOW - 24 * days * HOUR)
+    put_post(database, FEED, "undated")
+    assert titles(local.get("/feeds").text) == ["Title a", "Title b", "Title c", "Title undated"]
+    first = local.get("/api/v1/feeds/posts?limit=3").json()
+    rest = local.get(f"/api/v1/feeds/posts?limit=3&cursor={first['next']}").json()
+    assert [post["title"] for post in rest["posts"]] == ["Title undated"]
 
 
 @pytest.mark.mongo
@@ -161,7 +174,7 @@ def test_posts_are_found_by_an_index(database: Db) -> None:
         {"guid": {"$exists": True}, "first_seen": {"$gt": NOW - HOUR * 9}},
         {"guid": {"$exists": True}, "spider": {"$in": ["feeds"]}, "feed": {"$in": ["x", "y"]}},
     ):
-        found = database.posts.find(query).sort([("first_seen", -1), ("_id", -1)]).explain()
+        found = database.posts.find(query).sort(list(NEWEST_FIRST)).explain()
         plan = str(found["queryPlanner"]["winningPlan"])
         assert "IXSCAN" in plan
         assert "COLLSCAN" not in plan

@@ -214,7 +214,7 @@ def test_rules_are_added_edited_and_removed(local: Browser, stored: tuple[Db, st
         ({"urls": "(?="}, ""),
         ({"urls": "a" * 1001}, "longer than 1,000 characters"),
         ({"sites": "a\n" * 101}, "at most 100 items"),
-        ({"failures": "many"}, "valid integer"),
+        ({"failures": "many"}, "not a whole number"),
     ],
 )
 def test_an_invalid_rule_is_not_stored(

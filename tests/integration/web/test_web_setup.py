@@ -379,17 +379,17 @@ def test_category_main_text_and_politeness_are_saved(
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"delay_seconds": "soon"}, "should be a valid number"),
+        ({"delay_seconds": "soon"}, "not a number"),
         ({"delay_seconds": "-1"}, "greater than or equal to 0"),
         ({"delay_seconds": "nan"}, "delay_seconds"),
         ({"concurrency": "65"}, "less than or equal to 64"),
-        ({"concurrency": "1.5"}, "should be a valid integer"),
+        ({"concurrency": "1.5"}, "not a whole number"),
         ({"user_agent": "a\nX-Evil: 1"}, "contains a line break"),
         ({"user_agent": "bot ${MONGO_URI}"}, "variables such as ${NAME} cannot be added here"),
         ({"category": "h1[", "category_by": "css"}, "bad selector"),
         ({"category": "(?=x)", "category_by": "pattern"}, "look-ahead is not supported"),
         ({"category": "x", "category_by": "jmespath"}, "category"),
-        ({"robots": "maybe"}, "should be a valid boolean"),
+        ({"robots": "maybe"}, "neither true nor false"),
     ],
 )
 def test_invalid_value_stays_in_the_form(

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from scrapy.settings import Settings
 
-from crawler.config import Config
+from crawler.config import Config, unknown_variables
 from crawler.dedup.sketch import NAMES
 from crawler.errors import ConfigError
 from crawler.planning.options import OBJECTIVES
@@ -188,6 +188,23 @@ def test_invalid_value_error_hides_the_original_exception(monkeypatch: pytest.Mo
     with pytest.raises(ConfigError) as caught:
         Config.load()
     assert caught.value.__suppress_context__
+
+
+def test_unknown_variables_are_those_that_look_like_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("freshet_bugdet=5\nFRESHET_CONTACT=me\nSHOP_PASSWORD=x\n", encoding="utf-8")
+    monkeypatch.setattr("crawler.config.ENV_FILE", file)
+    for name in ("MONGODB_URI", "FRESHET_XYZZY", "REDIS_HOST", "freshet_in_flight"):
+        monkeypatch.setenv(name, "1")
+    assert list(unknown_variables()) == [
+        ("FRESHET_BUGDET", str(file), "FRESHET_BUDGET"),
+        ("FRESHET_XYZZY", "", None),
+        ("MONGODB_URI", "", "MONGO_URI"),
+    ]
+    monkeypatch.setenv("MONGO_URI", "mongodb://one/")
+    assert "MONGODB_URI" not in {unknown.name for unknown in unknown_variables()}
 
 
 def test_config_is_immutable() -> None:

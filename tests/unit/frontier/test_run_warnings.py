@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crawler.frontier.lifecycle import never_found, no_items, no_match
+from crawler.frontier.lifecycle import never_found, no_items, no_match, nothing_read
 from crawler.items import LinkCounts
 from tests.unit.pages import SITE, wrapper
 
@@ -42,6 +42,10 @@ def test_pages_without_links_are_reported() -> None:
 
 def test_run_without_items_explains_the_cause() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
+    refused = nothing_read({"visits": 3, "error": 2.0, "blocked": 1}, "http://a.test/: timeout")
+    assert refused.startswith(
+        "nothing could be read: 2 visits failed, 1 refused, for example http://a.test/: timeout; "
+    )
     assert no_items(failed) == "no items found: 3 pages fetched, none read (2 failed, 1 gone)"
     items = {"visits": 41, "error": 40, "new": 1, "item pages": 40}
     assert no_items(items) == "no items found: 40 item pages fetched, none read (40 failed)"

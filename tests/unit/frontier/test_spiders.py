@@ -124,7 +124,7 @@ def test_site_spider_accepts_a_file(tmp_path: Path) -> None:
         ({"wrapper": "a.toml", "name": "b"}, "wrapper=FILE and name= cannot be combined"),
         ({"wrapper": "a.toml", "category": "b"}, "wrapper=FILE and category= cannot"),
         ({"wrapper": "a.toml", "follow_item_links": "1"}, "follow_item_links= cannot"),
-        ({"wrapper": "a.toml", "limit": "0"}, "-a limit: Input should be greater"),
+        ({"wrapper": "a.toml", "limit": "0"}, "-a limit: must be "),
         ({"wrapper": "a.toml", "limit": "many"}, "-a limit: "),
         ({"wrapper": "a.toml", "full": "perhaps"}, "-a full: "),
         ({"wraper": "a.toml"}, "-a wraper: unknown key"),

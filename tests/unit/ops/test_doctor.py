@@ -12,7 +12,7 @@ import pytest
 from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.settings import Settings
 
-from crawler.config import PROJECT, Config
+from crawler.config import PROJECT, Config, UnknownVariable
 from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
 from crawler.notify.dispatch import NotifyStatus
@@ -196,11 +196,11 @@ def test_clock_offset(ahead_seconds: float, status: Status) -> None:
 
 
 def test_unknown_variables_are_reported_with_suggestions() -> None:
-    findings = list(
-        doctor_sites.judge_variables(
-            ["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]
-        )
-    )
+    unknown = [
+        UnknownVariable("FRESHET_BUGDET", "", "FRESHET_BUDGET"),
+        UnknownVariable("FRESHET_XYZZY", "", None),
+    ]
+    findings = list(doctor_sites.judge_variables(unknown))
     assert [(finding.found, finding.todo) for finding in findings] == [
         ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
         ("FRESHET_XYZZY is not a Freshet setting", "see docs/reference/settings.md"),
@@ -232,7 +232,7 @@ def test_questionable_settings_are_warnings(given: dict[str, object], message: s
 
 def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
-    (finding,) = doctor_sites.check_settings(config, [])
+    (finding,) = doctor_sites.check_settings(config)
     assert finding.status is OK
     assert finding.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
 

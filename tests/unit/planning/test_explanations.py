@@ -28,8 +28,8 @@ def target(**own: Any) -> Facts:
 
 def test_budget_reason_compares_gain_with_price() -> None:
     assert reasons(facts()) == [
-        "One more visit a week would save 9.53 hours of staleness, less than the price of a "
-        "request, 14.5; the last planned visit saves 21.2 (budget)."
+        "One more visit a week would save 9.53 hours of staleness, less than the 14.5 that the "
+        "budget requires of each visit; the last planned visit saves 21.2 (budget)."
     ]
 
 
@@ -37,12 +37,12 @@ def test_budget_reason_compares_gain_with_price() -> None:
     ("worth", "sentence"),
     [
         (Worth(None, 14.0, 14.5), "One more visit a week would save 14 hours of staleness, "
-         "about the price of a request, 14.5 (budget)."),
+         "about the 14.5 that the budget requires of each visit (budget)."),
         (Worth(30, 20.0, 14.5), "One more visit a week would save 20 hours of staleness, more "
-         "than the price of a request, 14.5, but a daily cap or the minimum gain of a move "
-         "prevents it; the last planned visit saves 30 (budget)."),
+         "than the 14.5 that the budget requires of each visit, but a daily cap or the "
+         "minimum gain of a move prevents it; the last planned visit saves 30 (budget)."),
         (Worth(30, None, 14.5), "The last planned visit saves 30 hours of staleness, more "
-         "than the price of a request, 14.5 (budget)."),
+         "than the 14.5 that the budget requires of each visit (budget)."),
     ],
     ids=["about", "more", "at maximum"],
 )  # fmt: skip
@@ -83,8 +83,8 @@ def test_maximum_rate_is_reported_only_if_reached() -> None:
     [
         ("groups", "the frequency class (policy groups)"),
         ("groups6", "(policy groups6)"),
-        ("uniform", "visits a week are the same for all pages. All pages share one price, and the "
-         "longest interval is 20 hours."),
+        ("uniform", "visits a week are the same for all pages. Visits of all pages must save equally "
+         "much, and the longest interval is 20 hours."),
         ("sqrt", "the square root"), ("freshness", "copies are fresh"),
         ("harmonic", "LambdaCrawl"), ("age", "minimize the mean age"),
         ("adaptive", "times 0.5 after a change, times 1.2 after none, at most 20 hours"),

@@ -83,8 +83,8 @@ def test_maximum_rate_is_reported_only_if_reached() -> None:
     [
         ("groups", "the frequency class (policy groups)"),
         ("groups6", "(policy groups6)"),
-        ("uniform", "visits a week are the same for all pages. Visits of all pages must save equally "
-         "much, and the longest interval is 20 hours."),
+        ("uniform", "visits a week are the same for all pages. Visits of all pages must save "
+         "equally much, and the longest interval is 20 hours."),
         ("sqrt", "the square root"), ("freshness", "copies are fresh"),
         ("harmonic", "LambdaCrawl"), ("age", "minimize the mean age"),
         ("adaptive", "times 0.5 after a change, times 1.2 after none, at most 20 hours"),

@@ -521,6 +521,10 @@ def _environment() -> object:
     return variables, file.st_mtime_ns, file.st_size
 
 
+# Names of all settings with the prefix.
+SETTINGS = frozenset(PREFIX + field.upper() for field in Config.model_fields)
+
+
 class UnknownVariable(NamedTuple):
     """A variable that looks like a setting, but has no effect.
 
@@ -547,10 +551,9 @@ def unknown_variables() -> Iterator[UnknownVariable]:
     """
     places = dict.fromkeys(os.environ, "") | dict.fromkeys(env_file_variables(), str(ENV_FILE))
     given = {name.upper(): place for name, place in places.items()}
-    settings = {PREFIX + field.upper() for field in Config.model_fields}
     for name, place in sorted(given.items()):
-        if name.startswith(PREFIX) and name not in settings:
-            yield UnknownVariable(name, place, most_similar(name, sorted(settings)))
+        if name.startswith(PREFIX) and name not in SETTINGS:
+            yield UnknownVariable(name, place, most_similar(name, sorted(SETTINGS)))
         elif name.startswith(UNPREFIXED_STARTS) and name not in UNPREFIXED:
             near = most_similar(name, UNPREFIXED)
             if near is not None and near not in given and PREFIX + near not in given:

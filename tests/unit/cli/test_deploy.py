@@ -16,10 +16,9 @@ import pytest
 import yaml
 
 from crawler.cli.commands import web
-from crawler.config import PREFIX, UNPREFIXED, Config
+from crawler.config import PREFIX, SETTINGS, UNPREFIXED, Config
 from crawler.errors import ConfigError
 from crawler.ops import schedule as options
-from crawler.ops.doctor_sites import SETTINGS
 from crawler.ops.jobs import with_files
 from crawler.ops.schedule import SERVICE, WEB, WORKER, periodic_jobs, unit
 from crawler.ops.service import REST_SECONDS

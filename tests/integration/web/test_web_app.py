@@ -292,7 +292,7 @@ def test_rejected_form_keeps_values_and_reports_each_problem() -> None:
 
     form = Form.of({"minimum": "-1", "new_password": "secret"})
     assert form.parse(Limits) is None
-    assert form.problems == {"minimum": "must be greater than 0, not '0'", "name": "is missing"}
+    assert form.problems == {"minimum": "must be greater than 0, not '-1'", "name": "is missing"}
     assert (form["minimum"], form["new_password"], form["absent"]) == ("-1", "", "")
     good = Form({"minimum": "2", "name": "n", "tags": "a"}, {"tags": ["a", "b"]})
     parsed = good.parse(Limits)

@@ -1,9 +1,9 @@
 """A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
 
 `-m MODULE` with a module of Freshet or of the demo is run in a fork of the starter, with the
-streams of this process, which relays signals and the exit code. Everything else is run by the
-interpreter itself. Runs without the project's packages and imports little, because a test may start
-ten of it.
+streams and the process group of this process, which relays signals and the exit code. Everything
+else is run by the interpreter itself. Runs without the project's packages and imports little,
+because a test may start ten of it.
 """
 
 import json
@@ -57,7 +57,8 @@ def relay(module: str, args: list[str]) -> None:
     for number in RELAYED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, send)
-    request = {"module": module, "args": args, "env": dict(os.environ), "tied": True}
+    env = dict(os.environ)
+    request = {"module": module, "args": args, "env": env, "tied": True, "group": os.getpgrp()}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starter:
         starter.settimeout(START_SECONDS)
         starter.connect(os.environ[SOCKET])

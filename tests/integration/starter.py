@@ -159,6 +159,10 @@ class Server:
         pid = os.fork()
         if pid == 0:
             self._leave(fds)
+            if request["tied"]:
+                # A process cannot join a group of another session.
+                with contextlib.suppress(PermissionError):
+                    os.setpgid(0, request["group"])
             return request
         for fd in fds:
             os.close(fd)

@@ -69,7 +69,7 @@ def main() -> int:
     )
     began = float(os.environ.get("DEMO_BEGAN") or time.time())
     with (
-        RunningSite("--port", str(PORT if _is_free(PORT) else 0)) as site,
+        RunningSite("--port", str(PORT if is_free(PORT) else 0)) as site,
         tempfile.TemporaryDirectory() as folder,
     ):
         try:
@@ -112,7 +112,7 @@ class Demo:
         self._set_clock(NOON + WEEKS * WEEK + SOON)
         # Runs that are started in the app visit the site, which is on this machine.
         private = {"FRESHET_PRIVATE_HOSTS": self.site.url.removeprefix("http://")}
-        port = str(WEB_PORT if _is_free(WEB_PORT) else 0)
+        port = str(WEB_PORT if is_free(WEB_PORT) else 0)
         command = [sys.executable, "-m", "scrapy", "web", "--port", port, "--json"]
         with subprocess.Popen(
             command, cwd=ROOT, env=_environment() | private, text=True, stdout=subprocess.PIPE
@@ -326,7 +326,8 @@ def _environment() -> dict[str, str]:
     return environment | {"FRESHET_DATABASE": DATABASE, "COLUMNS": str(columns)}
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Return whether no program listens at a port of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

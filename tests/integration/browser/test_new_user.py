@@ -153,6 +153,8 @@ def read_changes(page: Page, url: str) -> None:
     page.keyboard.press("g")
     page.keyboard.press("c")
     expect(page.get_by_role("heading", name="Changes")).to_be_visible()
+    # The script that handles the keys may load later than the text.
+    page.wait_for_load_state()
     changes = page.locator("[data-change]")
     expect(changes).to_have_count(29)
     expect(changes.first).to_contain_text(url)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Pages, asked
+from tests.integration.known_pages import HOUR
 
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 FRONT = "<h1>Today</h1><ul><li>rain<li>wind</ul><p class=temp>21.5 C</p><div>a <b>b</b></div>"
@@ -98,11 +100,14 @@ def test_selector_without_match_fails_only_its_cell(freshet: Freshet, database: 
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
         pages.file("front.html", FRONT.replace("h1", "h2"))
-        read_cells(freshet, of_front(pages), hours=0.25)
+        heading = database.targets.find_one({"url": "cell:heading"})
+        assert heading is not None
+        # Two and a half periods after the visit that is due, so that two visits are missed.
+        moment = heading["next_visit"] + timedelta(minutes=12.5)
+        read_cells(freshet, of_front(pages), hours=(moment - datetime.now(UTC)) / HOUR)
     cells = base(database)
     assert cells["heading"]["error"] == "no match for 'h1'"
     assert cells["heading"]["content"] == {"value": "Today"}
-    # A quarter of an hour has three periods of five minutes.
     assert (cells["heading"]["requested"], cells["heading"]["refreshed"]) == (4, 1)
     assert cells["words"]["error"] is None
 

@@ -50,6 +50,8 @@ def cluster(stored: tuple[Db, str]) -> str:
 # Requests paths from the app, and folds two long edits as the inbox does.
 REQUEST = """
 import sys
+from tests.integration import forked
+forked.begin()  # the processes that the app starts are forked
 from crawler.reports.differences import difference_of, similar_edits
 from crawler.web.options import WebOptions
 from tests.integration.web.browser import browsers_of

@@ -31,7 +31,7 @@ def environment() -> Iterator[dict[str, str]]:
     """Set up a user without settings, with separate data and an embedded server."""
     # A socket path is limited to 107 bytes, so pytest's folder is too deep.
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
-        environment = _clean() | {"FRESHET_DATA_DIR": folder}
+        environment = _clean() | {"FRESHET_DATA_DIR": folder, "TMPDIR": folder}
         yield environment
         stop = [sys.executable, "-m", "scrapy", "db", "stop"]
         subprocess.run(stop, cwd=ROOT, env=environment, check=True, capture_output=True)

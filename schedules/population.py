@@ -136,6 +136,20 @@ def least_visits(population: Population) -> Floats:
     return result
 
 
+def shortest_hours(population: Population) -> Floats:
+    """Return the (n,) shortest intervals, shortened where the longest one could not be kept.
+
+    The intervals of a schedule add up to whole weeks. None of 200 to 300 hours do, and neither do
+    90 to 100 hours. The longest interval then decides, because a visit is never later than that.
+    """
+    cycle = WEEK_HOURS / least_visits(population)
+    # Slots are whole hours.
+    visits = np.ceil(WEEK_HOURS / np.maximum(np.floor(population.max_hours), 1))
+    possible = np.where(population.max_hours >= WEEK_HOURS, cycle, np.floor(WEEK_HOURS / visits))
+    result: Floats = np.minimum(population.min_hours, possible)
+    return result
+
+
 def least_per_day(population: Population) -> float:
     """Return the requests a day that keep every target's longest interval."""
     return float(least_visits(population).sum() / WEEK_DAYS)

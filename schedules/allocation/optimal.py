@@ -29,6 +29,7 @@ from schedules.placement.placement import (
     refine,
     tilted,
 )
+from schedules.population import shortest_hours
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import AT_MAX_RATE, AT_MIN_RATE, BUDGET
 
@@ -138,7 +139,7 @@ def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
         estimate.profiles(part),
         np.minimum(estimate.rates(part).node, MAX_RATE),
         (population.weight / population.cost)[part],
-        population.min_hours[part],
+        shortest_hours(population)[part],
         population.max_hours[part],
         population.site[part],
         (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),

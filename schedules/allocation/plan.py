@@ -79,6 +79,8 @@ MIN_VALUE_SHARE = 0.7
 FIRST_MIN_VALUE = 16.0
 # Rare visits that must not wait can make one week fuller than others; the next try spends less.
 TRIES = 3
+# Small budgets, in visits a week, are used completely, which takes more tries.
+SMALL_BUDGET, SMALL_TRIES = 1_000, 6
 
 
 class GoalTooHigh(ValueError):
@@ -329,9 +331,11 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     whole, needed = terms.budget_per_day * WEEK_DAYS, least / VISIT_PARTS
     if needed > whole * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, n)
-    # Visits are whole, so the fullest week can have one more than the mean.
-    budget = max(whole - 1, needed)
-    for _ in range(TRIES):
+    # Visits are whole, so the fullest week can have one more than the mean. That is much of a small
+    # budget, so try all of it first.
+    is_small = whole <= SMALL_BUDGET
+    budget = max(whole if is_small else whole - 1, needed)
+    for _ in range(SMALL_TRIES if is_small else TRIES):
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)
         taken = shards.each(take, clearing.marginal, own=[(left,) for left in clearing.left])
         price = clearing.price([lowest for lowest, _ in taken])
@@ -339,10 +343,11 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
         before = np.cumsum(cycles, axis=0) - cycles
         shards.each(place, terms.aim, surcharge, price, now, own=[(own,) for own in before])
         balance(shards, now)
-        over = float(np.sum(shards.each(load_of_weeks), axis=0).max() / VISIT_PARTS) - whole
+        load = np.sum(shards.each(load_of_weeks), axis=0) / VISIT_PARTS
+        over = float(load.max()) - whole
         if over <= 1e-6:
             break
-        budget = max(budget - over, needed)
+        budget = max(min(budget, float(load.mean())) - over, needed)
     shards.each(give_reasons)
     return price
 
@@ -427,6 +432,9 @@ class _Sample:
         self.ahead = estimates.population.ahead(now)
         local = np.arange(WEEK_HOURS) - self.ahead[:, None]
         self.utc_day = local % WEEK_HOURS // DAY_HOURS
+        worth = estimates.population.weight / estimates.population.cost
+        # Values are proportional to weights, so plans do not depend on the unit of the weights.
+        self.lowest = LOWEST_PRICE * float(worth.min()) if len(worth) else LOWEST_PRICE
         self.least = FIRST_MIN_VALUE
 
     def surcharge(self, surcharges: Floats) -> Floats:
@@ -441,10 +449,10 @@ class _Sample:
             candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
             allocation = allocate(candidates.steps, key, self.budget)
             # If every candidate was taken, the true price is lower: offer cheaper ones.
-            if self.least <= LOWEST_PRICE or not allocation.sold_out:
+            if self.least <= self.lowest or not allocation.sold_out:
                 break
-            self.least = max(self.least / 4, LOWEST_PRICE)
-        self.least = max(min(MIN_VALUE_SHARE * allocation.price, self.least), LOWEST_PRICE)
+            self.least = max(self.least / 4, self.lowest)
+        self.least = max(min(MIN_VALUE_SHARE * allocation.price, self.least), self.lowest)
         return schedules_of(allocation.chosen, candidates, key, PAGE_CYCLES), allocation.price
 
     def loads(self, surcharges: Floats) -> tuple[Floats, float]:

@@ -25,7 +25,13 @@ from schedules.feeds.post_rates import (
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
 from schedules.placement.leveling import leveled
 from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time
-from schedules.population import MONDAY_HOURS, Population, least_per_day, least_visits
+from schedules.population import (
+    MONDAY_HOURS,
+    Population,
+    least_per_day,
+    least_visits,
+    shortest_hours,
+)
 from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import BUDGET, KEPT, PRIOR, RULE, BudgetTooSmall, Terms
 
@@ -352,7 +358,7 @@ def _optimal(
     current: Schedules,
 ) -> FeedPlan:
     """Return the best plan whose fullest week stays within the budget."""
-    whole = terms.budget_per_day * WEEK_DAYS
+    whole, min_hours = terms.budget_per_day * WEEK_DAYS, shortest_hours(population)
     # A plan assumes that a feed that was silent for weeks stays silent. Visits at long intervals
     # verify this, and cost almost nothing if the budget is large. Use the shortest of the longest
     # intervals that takes only a small share of the budget.
@@ -363,8 +369,8 @@ def _optimal(
             population = watched
             break
     limits = FeedLimits(
-        population.key, window, population.weight, population.cost, population.min_hours,
-        population.max_hours, population.site, population.open_hours,
+        population.key, window, population.weight, population.cost, min_hours, population.max_hours,
+        population.site, population.open_hours,
     )  # fmt: skip
     least, last = least_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)

@@ -120,7 +120,7 @@ def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, in
     """Return the first and the last hour allowed for a slot between `a` and `n`.
 
     An interval that is too long is split so that the fewest possible slots bring it below the
-    maximum.
+    maximum, and so that none of these gets too close to the next.
     """
     least = max(1, int(np.ceil(min_hours)))
     begin, end = a + least, n - least
@@ -128,6 +128,8 @@ def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, in
         most = int(max_hours)
         cuts = (n - a - 1) // most
         begin, end = max(begin, n - cuts * most), min(end, a + most)
+        if n - cuts * least >= begin:
+            end = min(end, n - cuts * least)
     return begin, end
 
 

@@ -27,7 +27,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError, cause_of
-from crawler.utils.text import amount, megabytes, span
+from crawler.utils.text import amount, megabytes, plain, span
 from crawler.utils.time import NEVER, Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (

@@ -16,7 +16,7 @@ from schedules.intervals import DEFAULT_FEED_SIZE
 if TYPE_CHECKING:
     from crawler.archive.records import Archived
     from crawler.archive.writer import Archiving
-    from crawler.dedup.model import Candidate, Verdict
+    from crawler.dedup.posts import Candidate, Verdict
     from schedules.history import FieldHistory, History
     from schedules.schedule import Schedule
 

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from crawler.dedup.post_text import INVISIBLE, LINKS
+from crawler.dedup.posts import INVISIBLE, LINKS
 from crawler.utils.terminal import printable
 from crawler.utils.text import MAX_CHARACTERS, normalized
 

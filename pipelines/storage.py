@@ -14,8 +14,7 @@ from typing import Any
 from scrapy import signals
 from scrapy.exceptions import DropItem, NotConfigured
 
-from crawler.dedup.model import Candidate, created_at, id_of
-from crawler.dedup.post_text import compared, source_of
+from crawler.dedup.posts import Candidate, compared, created_at, id_of, source_of
 from crawler.dedup.sketch import Scheme, scheme_of
 from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts

@@ -21,7 +21,7 @@ from crawler.cli.base import print_json
 from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
 from crawler.cli.types import similarity
 from crawler.config import Config
-from crawler.dedup.model import ALONE, Candidate, id_of
+from crawler.dedup.posts import ALONE, Candidate, id_of
 from crawler.dedup.sketch import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.storage import leases

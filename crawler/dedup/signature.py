@@ -20,7 +20,7 @@ import numpy as np
 
 from crawler.dedup import kernels
 from crawler.dedup.kernels import FNV_PRIME, FNV_START, Bytes, CodePoints, Values, band_keys, minima
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,

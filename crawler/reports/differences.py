@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crawler.dedup.post_text import normal_text
+from crawler.dedup.posts import normal_text
 from crawler.storage.client import Document
 from crawler.utils.diff import Change, Matcher, by_word
 from crawler.utils.text import MAX_CHARACTERS

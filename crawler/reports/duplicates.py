@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.dedup.post_text import normal_text
+from crawler.dedup.posts import normal_text
 from crawler.dedup.sketch import Scheme, Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.dedup.model import Verdicts
+from crawler.dedup.posts import Verdicts
 from crawler.feeds.subscriptions import Subscription
 from crawler.items import (
     SEEN,

@@ -27,7 +27,7 @@ from bson import ObjectId
 from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.items import SEEN, Kind, Outcome, Visit
 from crawler.storage import leases
 from crawler.storage.client import Database, Document, in_batches, keep_newest

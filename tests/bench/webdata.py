@@ -22,7 +22,7 @@ import pymongo
 from bson import Binary, ObjectId
 from pymongo import AsyncMongoClient
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.storage import schema
 from crawler.storage.client import UNJOURNALED, Document
 from tests.bench.planned import target_row, url_of

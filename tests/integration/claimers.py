@@ -9,7 +9,7 @@ from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from random import Random
 
-from crawler.dedup.model import Candidate
+from crawler.dedup.posts import Candidate
 from crawler.storage.dedup import claims
 from tests.integration.claiming import NOW, candidate, edited, index, text
 

@@ -14,7 +14,7 @@ from typing import Any
 from pymongo import AsyncMongoClient, UpdateOne
 
 from crawler.config import Config
-from crawler.dedup.model import Candidate, Verdict, id_of
+from crawler.dedup.posts import Candidate, Verdict, id_of
 from crawler.dedup.sketch import scheme_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import claims, clusters, edits

@@ -16,7 +16,7 @@ from typing import Self
 from bson.int64 import Int64
 from pymongo.errors import DuplicateKeyError
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.errors import Busy, ConfigError
 from crawler.storage.accounts.credentials import ID_BYTES, digest
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, MAX_SITES

@@ -30,7 +30,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
-from crawler.dedup.model import Candidate
+from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.dedup.signatures import duplicate_keys

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from crawler.dedup import post_text
+from crawler.dedup import posts
 from crawler.dedup.boilerplate import Sourced
-from crawler.dedup.model import Candidate, created_at, id_of
+from crawler.dedup.posts import Candidate, created_at, id_of
 from crawler.dedup.sketch import Scheme, Sketch
 from crawler.extract.plain_text import as_texts
 from crawler.storage.client import Database, Document
@@ -23,13 +23,13 @@ FIELDS = (
 def compared_text(post: Document) -> str:
     """Return the text by which a post is compared."""
     title, fields = _content(post)
-    return post_text.text_of(title, post.get("text"), fields, post.get("compare"))
+    return posts.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
 def compared(post: Document, scheme: Scheme) -> tuple[Sketch | None, Sourced | None]:
-    """Return the sketch and the text of a post, as `post_text.compared` does."""
+    """Return the sketch and the text of a post, as `crawler.dedup.posts` does."""
     title, fields = _content(post)
-    return post_text.compared(
+    return posts.compared(
         scheme, source_of(post), title, post.get("text"), fields, post.get("compare")
     )
 
@@ -40,7 +40,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     if sketch is None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
-    origin = post_text.source_of(
+    origin = posts.source_of(
         post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
     )
     # If a newer visit has claimed the post but not stored it yet, this text is outdated.
@@ -56,9 +56,9 @@ def source_of(post: Document) -> str:
     """Return the source of a post's text: its feed, or the host of its page."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
-        return post_text.source_of(post["spider"], page.get("url") or "", is_feed=False)
+        return posts.source_of(post["spider"], page.get("url") or "", is_feed=False)
     url = post.get("feed") or post.get("url") or ""
-    return post_text.source_of(post["spider"], url, is_feed="feed" in post)
+    return posts.source_of(post["spider"], url, is_feed="feed" in post)
 
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:

@@ -18,7 +18,7 @@ from bson import ObjectId
 from pymongo import WriteConcern
 from typing_extensions import TypedDict
 
-from crawler.dedup.model import ALONE, Candidate, Verdict, Verdicts
+from crawler.dedup.posts import ALONE, Candidate, Verdict, Verdicts
 from crawler.dedup.sketch import Scheme
 from crawler.errors import ConfigError, StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document

@@ -17,7 +17,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.model import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
+from crawler.dedup.posts import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, clusters, edits, signatures
 from crawler.storage.dedup.registry import Bands, Member, Registry

@@ -24,7 +24,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.model import ALONE, Candidate, Owner, Verdict, Verdicts, id_of
+from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import signatures

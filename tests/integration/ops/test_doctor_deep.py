@@ -11,7 +11,7 @@ import pymongo
 import pytest
 from bson import ObjectId
 
-from crawler.dedup.model import id_of
+from crawler.dedup.posts import id_of
 from crawler.storage.invariants import Invariant
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text

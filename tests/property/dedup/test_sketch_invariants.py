@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from crawler.dedup import kernels
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
 from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
 

@@ -22,7 +22,7 @@ from crawler.dedup.boilerplate import (
     weighed,
 )
 from crawler.dedup.marks import COMMON, MAX_GAP, Marks, Tally, covered, marks_of
-from crawler.dedup.post_text import code_points
+from crawler.dedup.posts import code_points
 from crawler.dedup.signature import by_characters
 from crawler.dedup.sketch import Sketch
 from tests.integration.claiming import edited, text

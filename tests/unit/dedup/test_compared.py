@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.dedup.model import created_at
-from crawler.dedup.post_text import is_record, text_of
+from crawler.dedup.posts import created_at, is_record, text_of
 from crawler.errors import WrapperError
 from crawler.extract.site_definition import Wrapper
 from crawler.storage.dedup.registry import MAX_HOT_BANDS, HotBands

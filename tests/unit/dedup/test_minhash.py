@@ -7,7 +7,7 @@ import pytest
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
 from crawler.dedup import signature
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.signature import (
     as_datasketch,
     hashes_of,

@@ -20,7 +20,7 @@ import pytest
 from numba import njit
 
 from crawler.dedup.kernels import Values
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.signature import by_characters, hashes_of, jaccard
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
 

@@ -9,7 +9,7 @@ import pytest
 
 from crawler.dedup import kernels
 from crawler.dedup.kernels import Keys
-from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,

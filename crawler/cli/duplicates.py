@@ -29,7 +29,7 @@ from crawler.storage.client import Database, opened, storage_errors
 from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Overview, ShownPost
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.utils.terminal import (
     SafeConsole,
     complain,

@@ -36,7 +36,7 @@ from crawler.storage import (
 )
 from crawler.storage.client import Database
 from crawler.storage.dedup import edits
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.targets import RemainingTargets
 from crawler.utils.text import count, listed
 from crawler.utils.urls import shapes

@@ -37,7 +37,7 @@ from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, MongoRetry, Store, skew_text
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.writer import BothLeases, Writer

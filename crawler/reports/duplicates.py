@@ -341,7 +341,7 @@ async def _compared_posts(
     from crawler.dedup.boilerplate import weighed
     from crawler.dedup.compare import ComparedPost  # slow: loads the compiled kernels
     from crawler.storage.dedup import boilerplate
-    from crawler.storage.dedup.registry import Registry
+    from crawler.storage.dedup.signatures import Registry
 
     stored = await queries.signatures_of(db, [post["_id"] for post in posts])
     ids = {row["cluster"] for row in stored.values() if "cluster" in row}

@@ -25,7 +25,7 @@ from crawler.utils.time import Clock
 from crawler.utils.urls import is_http, target_id, target_key
 
 if TYPE_CHECKING:
-    from crawler.storage.dedup.registry import Registry
+    from crawler.storage.dedup.signatures import Registry
 
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000

@@ -31,7 +31,7 @@ from crawler.storage import leases, recovery
 from crawler.storage.client import Database, Document, in_batches, insert_new
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key
 from crawler.storage.posts import (
     store_versions,

@@ -33,7 +33,7 @@ from crawler.storage import leases
 from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.edits import release_posts
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import canonical, host_of, item_key
 

@@ -14,7 +14,7 @@ from crawler.items import Kind, Visit
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 
 BATCH = 1000
 DAY = timedelta(days=1)

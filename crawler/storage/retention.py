@@ -20,7 +20,7 @@ from crawler.storage import feeds
 from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.posts import content_of
 from crawler.storage.targets import with_url
 from crawler.utils.text import count

@@ -16,7 +16,7 @@ from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import client, search
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import META, Database, Document
-from crawler.storage.dedup.registry import (
+from crawler.storage.dedup.signatures import (
     BOILERPLATE_INDEXES,
     CLUSTER_INDEXES,
     LABEL_INDEXES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from crawler.items import Kind, Outcome
 from crawler.storage.accounts.schemas import ACCOUNT_VALIDATORS
 from crawler.storage.client import Document
-from crawler.storage.dedup.registry import DEDUP_VALIDATORS
+from crawler.storage.dedup.signatures import DEDUP_VALIDATORS
 from crawler.storage.field_schemas import (
     count,
     document,

@@ -43,7 +43,7 @@ from crawler.storage import (
 )
 from crawler.storage.client import REDIS, Database, Document, MongoRetry, insert_new
 from crawler.storage.dedup import claims, clusters, edits
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.notification_rules import WantedEvents
 from crawler.storage.retention import SizeLimits, measure

@@ -36,7 +36,7 @@ from crawler.storage.client import Document, Store
 from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.check_index import temporary
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
 from tests.bench.claimsposts import texts_of

@@ -33,7 +33,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.client import opened as opened_database
 from crawler.storage.dedup import boilerplate, claims, clusters
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.registry import Bands, Registry
+from crawler.storage.dedup.signatures import Bands, Registry
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.claimsposts import Made, Posts
 from tests.bench.claimstimes import BATCH, Measured, Meter, window

@@ -25,7 +25,7 @@ from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import EXACT, Sketch, scheme_of
 from crawler.storage.client import Store
 from crawler.storage.dedup import claims
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.dedup.corpus import KINDS, File, edited, is_cjk, words_of
 from tests.bench.exactpairs import earlier_at_least

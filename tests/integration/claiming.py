@@ -19,7 +19,7 @@ from crawler.dedup.sketch import scheme_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.schema import prepare
 from tests.integration.harness import Row
 

@@ -32,8 +32,7 @@ from pymongo.errors import BulkWriteError
 from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
 from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.dedup.registry import Registry
-from crawler.storage.dedup.signatures import duplicate_keys
+from crawler.storage.dedup.signatures import Registry, duplicate_keys
 
 logger = logging.getLogger(__name__)
 # Attempts to write a table that other workers write too; then the change stays in memory.

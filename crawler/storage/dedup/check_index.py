@@ -23,7 +23,7 @@ from crawler.dedup.sketch import Scheme
 from crawler.errors import ConfigError, StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.dedup import claims, edits, signatures
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.leases import has_ended, this_process
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -251,7 +251,7 @@ def _registry(db: Database, key: str, scheme: Scheme, concern: WriteConcern | No
     if not scheme.weighs:
         return Registry(texts, clusters, scheme)
     registry = Registry(texts, clusters, scheme, boilerplate=boilerplate, keeps_texts=True)
-    return replace(registry, read_again=partial(signatures.candidates_of, registry))
+    return replace(registry, read_again=partial(signatures.text_candidates, registry))
 
 
 async def _drop(db: Database, key: str) -> None:

@@ -20,7 +20,7 @@ from pymongo import UpdateOne
 from crawler.dedup.posts import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, clusters, edits, signatures
-from crawler.storage.dedup.registry import Bands, Member, Registry
+from crawler.storage.dedup.signatures import Bands, Member, Registry
 
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.

@@ -28,7 +28,7 @@ from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, id_o
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import signatures
-from crawler.storage.dedup.registry import Member, Registry
+from crawler.storage.dedup.signatures import Member, Registry
 
 # Sort keys of sources, and of the posts of one source.
 LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")

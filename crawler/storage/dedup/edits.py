@@ -14,7 +14,7 @@ from pymongo import DeleteOne
 from crawler.dedup.posts import Candidate, id_of
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import clusters, signatures
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 
 BATCH = 1000
 # Attempts when other processes change posts between the read and the deletion.

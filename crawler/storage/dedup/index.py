@@ -23,7 +23,7 @@ from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate, claims, clusters, signatures
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 
 if TYPE_CHECKING:
     from crawler.storage.dedup.redis import RedisBands

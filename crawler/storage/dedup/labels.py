@@ -19,7 +19,7 @@ from crawler.errors import Busy, ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import claims, clusters, edits, signatures
 from crawler.storage.dedup.index import HINT, META, REBUILDING
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 
 # Quantile of the normal distribution for an interval of 95 %.
 QUANTILE = 1.959964

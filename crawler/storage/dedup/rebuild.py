@@ -27,7 +27,7 @@ from crawler.storage.dedup.index import (
     wanted_meta,
     with_index,
 )
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 
 if TYPE_CHECKING:
     from crawler.storage.dedup.redis import RedisBands

@@ -17,7 +17,7 @@ from crawler.dedup.posts import Candidate, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database
 from crawler.storage.dedup import boilerplate, claims, edits
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from tests.integration.claiming import NOW, SCHEME, Posts, edited, index, text
 from tests.integration.dedup.test_duplicates_crawl import flags
 from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe

@@ -18,7 +18,7 @@ from pymongo.errors import PyMongoError
 
 from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Invariant, check
 from tests.conftest import Databases

@@ -10,7 +10,7 @@ import pytest
 from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
 from crawler.storage.dedup.redis import RedisBands
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db
 

@@ -157,7 +157,7 @@ def test_interrupted_move_is_repeated_or_undone(world: World, redis: str, steps:
 
     async def move() -> None:
         from crawler.storage.dedup.redis import RedisBands
-        from crawler.storage.dedup.registry import Registry
+        from crawler.storage.dedup.signatures import Registry
         from crawler.storage.redis import open_redis
 
         async with opened(config) as db:

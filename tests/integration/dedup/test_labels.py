@@ -8,7 +8,7 @@ from crawler.errors import ConfigError
 from crawler.storage.client import Database
 from crawler.storage.dedup import labels
 from crawler.storage.dedup.labels import label
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db
 

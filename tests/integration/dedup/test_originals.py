@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from crawler.dedup.posts import rank_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import candidates, claims, clusters, signatures
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db, Freshet, Row

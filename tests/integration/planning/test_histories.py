@@ -16,7 +16,7 @@ from crawler.dedup.sketch import scheme_of
 from crawler.items import Kind
 from crawler.storage import histories, retention, schema
 from crawler.storage.client import Database
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.targets import new_document
 from schedules.history import CHANGE
 from tests.integration.harness import Db, Freshet, Pages, Row, target

@@ -20,7 +20,7 @@ from crawler.extract.list_wrappers import load_any
 from crawler.items import Fetched, Kind, Outcome, Visit
 from crawler.storage import plans, retention
 from crawler.storage.client import Database
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.schema import prepare
 from crawler.storage.targets import from_document, new_document, updates_of
 from tests.integration.forked import Process, python

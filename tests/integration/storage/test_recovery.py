@@ -7,7 +7,7 @@ from dataclasses import replace
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import feeds, recovery
 from crawler.storage.client import Database
-from crawler.storage.dedup.registry import Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.leases import FENCES_OF_A_VISIT, fence_of
 from crawler.storage.targets import new_document
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, text

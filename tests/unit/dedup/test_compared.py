@@ -9,7 +9,7 @@ import pytest
 from crawler.dedup.posts import created_at, is_record, text_of
 from crawler.errors import WrapperError
 from crawler.extract.site_definition import Wrapper
-from crawler.storage.dedup.registry import MAX_HOT_BANDS, HotBands
+from crawler.storage.dedup.signatures import MAX_HOT_BANDS, HotBands
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}

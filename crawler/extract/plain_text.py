@@ -97,6 +97,12 @@ def as_texts(fields: Mapping[str, Any], markup: Collection[str]) -> Mapping[str,
     }
 
 
+def fields_of_post(post: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the fields of a post's document and of its page, with text instead of HTML."""
+    parts = (post, post.get("page") or {})
+    return [as_texts(part.get("fields") or {}, part.get("markup") or ()) for part in parts]
+
+
 def plain(markup: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return the text of a piece of HTML: one line per block, with entities decoded once."""
     if "<" in markup:

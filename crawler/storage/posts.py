@@ -11,13 +11,13 @@ from pymongo import DESCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.dedup.posts import Verdict, Verdicts
-from crawler.extract.plain_text import as_texts
+from crawler.extract.plain_text import as_texts, fields_of_post
 from crawler.items import OF_CAPS, Fetched, Outcome, Target, Visit
+from crawler.search import search_words
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.clusters import with_verdict
 from crawler.storage.paging import Key, Rows, read_page
-from crawler.storage.search import with_words
 from crawler.storage.visits import page_of_target, time_of
 
 # A sitemap may have 50,000 entries; a document has to stay below 16 MB.
@@ -115,6 +115,18 @@ def _field_lines(name: str, value: Any) -> list[str]:
 
 def _key(spider: str, url: str, content_hash: str | None) -> str:
     return f"{spider} {url} {content_hash}"
+
+
+def words_of(post: Document) -> str | None:
+    """Return the `words` of a post's document; None if the index needs none."""
+    return search_words(post.get("title"), post.get("text"), fields_of_post(post))
+
+
+def with_words(update: Document, post: Document) -> Document:
+    """Add to an update the `words` of the updated post."""
+    words = words_of(post)
+    name, value = ("$set", words) if words else ("$unset", "")
+    return update | {name: update.get(name, {}) | {"words": value}}
 
 
 def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:

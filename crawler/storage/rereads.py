@@ -20,7 +20,7 @@ from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
 from crawler.storage import retention
 from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.search import with_words
+from crawler.storage.posts import with_words
 
 BATCH = 500
 # A document is limited to 16 MB, and a write cannot be split over several documents.

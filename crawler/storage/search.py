@@ -5,7 +5,7 @@ The index has all sources of an item. A search joins them, so that each item is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -14,8 +14,8 @@ from pymongo import DESCENDING, TEXT, IndexModel
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
-from crawler.extract.plain_text import as_texts
-from crawler.search import Query, field_texts, search_words
+from crawler.extract.plain_text import fields_of_post
+from crawler.search import Query, field_texts
 from crawler.storage.client import Database, Document, in_batches
 
 WEIGHT_OF_TITLE = 10
@@ -50,24 +50,6 @@ def index_model() -> IndexModel:
         language_override="search_language",
         partialFilterExpression={"original": True},
     )
-
-
-def words_of(post: Document) -> str | None:
-    """Return the `words` of a post's document; None if the index needs none."""
-    return search_words(post.get("title"), post.get("text"), _fields_of(post))
-
-
-def _fields_of(post: Document) -> list[Mapping[str, Any]]:
-    """Return the fields of a post and of its page, with text instead of HTML."""
-    parts = (post, post.get("page") or {})
-    return [as_texts(part.get("fields") or {}, part.get("markup") or ()) for part in parts]
-
-
-def with_words(update: Document, post: Document) -> Document:
-    """Add to an update the `words` of the updated post."""
-    words = words_of(post)
-    name, value = ("$set", words) if words else ("$unset", "")
-    return update | {name: update.get(name, {}) | {"words": value}}
 
 
 def since(moment: datetime) -> Document:
@@ -223,7 +205,7 @@ async def _items(
 def texts_of(post: Document) -> list[str]:
     """Return title, text, and all other indexed texts of a post."""
     main = (post.get("title"), post.get("text"))
-    others = [text for text in field_texts(_fields_of(post)) if text not in main]
+    others = [text for text in field_texts(fields_of_post(post)) if text not in main]
     return [*(text for text in main if isinstance(text, str)), *others]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from crawler.storage import search
+from crawler.storage import posts
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 
@@ -31,7 +31,7 @@ def put(db: Db, name: str, text: str | None = None, **more: Any) -> str:
         "_id": f"shop {url}", "spider": "shop", "url": url, "title": None, "text": text,
         "fields": {}, "categories": [], "first_seen": NOW, "content_hash": "h", "original": True,
     } | more  # fmt: skip
-    if words := search.words_of(post):
+    if words := posts.words_of(post):
         post["words"] = words
     db.posts.insert_one(post)
     return str(post["_id"])
@@ -254,11 +254,11 @@ def test_search_follows_a_change_of_the_original(freshet: Freshet, cluster: Db) 
 
 def test_edit_without_indexed_words_unsets_them() -> None:
     edit: Row = {"$set": {"text": "虚拟世"}}
-    assert search.with_words(edit, edit["$set"]) == {
+    assert posts.with_words(edit, edit["$set"]) == {
         "$set": {"text": "虚拟世", "words": "虚拟 拟世"}
     }
     edit = {"$set": {"title": "Plain", "fields": None}, "$unset": {"cluster": ""}}
-    assert search.with_words(edit, edit["$set"]) == {
+    assert posts.with_words(edit, edit["$set"]) == {
         "$set": {"title": "Plain", "fields": None}, "$unset": {"cluster": "", "words": ""}
     }  # fmt: skip
 

@@ -29,7 +29,7 @@ from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from crawler.storage import posts, rereads, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.leases import CRAWL, held
-from crawler.storage.retention import SizeLimits
+from crawler.storage.posts import SizeLimits
 from crawler.storage.targets import history_document, history_of, in_minutes
 from crawler.utils.compression import decoded_body
 from crawler.utils.diff import diff_size, estimated_diff_size, is_quick

@@ -225,17 +225,17 @@ async def forget(db: Database, config: Config, url_or_name: str, *, really: bool
     Raises ConfigError if there are none, or if the spider is being crawled.
     """
     # Slow: these load numpy.
-    from crawler.storage import retention
+    from crawler.storage import pruning
     from crawler.storage.dedup.index import as_stored
 
     async with as_stored(db, config) as registry:
         now = Clock(config.clock_offset_hours).now()
         if url_or_name.startswith(CELL):
-            counts = await retention.forget_url(db, registry, url_or_name, now, really=really)
+            counts = await pruning.forget_url(db, registry, url_or_name, now, really=really)
         elif is_http(url_or_name):
             # A URL may be stored without some of its parameters. These differ between sites.
             for url in dict.fromkeys([url_or_name, *names_of(url_or_name, config)]):
-                counts = await retention.forget_url(db, registry, url, now, really=really)
+                counts = await pruning.forget_url(db, registry, url, now, really=really)
                 if any(counts.values()):
                     break
         else:
@@ -252,15 +252,15 @@ async def _forget_spider(
     db: Database, config: Config, registry: Registry, spider: str, now: datetime, *, really: bool
 ) -> dict[str, int]:
     """Count or delete the data of a spider; raises ConfigError if it is being crawled."""
-    from crawler.storage import retention
+    from crawler.storage import pruning
 
     if not really:
-        return await retention.forget_spider(db, registry, spider, now, really=False)
+        return await pruning.forget_spider(db, registry, spider, now, really=False)
     # A run in progress would store what it fetches after its site is gone.
     try:
         busy = f"{spider} is being crawled"
         async with leases.held(db, config, f"{leases.CRAWL}{spider}", busy):
-            return await retention.forget_spider(db, registry, spider, now, really=True)
+            return await pruning.forget_spider(db, registry, spider, now, really=True)
     except Busy as error:
         raise ConfigError(f"{error}. Stop the run, or wait until it ends") from None
 

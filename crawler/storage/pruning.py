@@ -1,4 +1,4 @@
-"""Deletion of what grows with time (`scrapy prune`): the oldest versions, visits, runs and plans.
+"""Deletion of the oldest versions, visits, runs and plans (prune), of URLs and of sites (forget).
 
 Change rates are estimated from `history` of targets, which has the newest 512 changes, so that
 plans do not depend on how long visits are kept. LIMITS has the bound of every collection.
@@ -6,6 +6,8 @@ plans do not depend on how long visits are kept. LIMITS has the bound of every c
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,15 +16,32 @@ from types import MappingProxyType
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.storage import alarms, outbox, runs, sampling_phases
+from crawler.items import Kind
+from crawler.storage import alarms, feeds, outbox, runs, sampling_phases
 from crawler.storage.client import Database, Document, in_batches_by_size
-from crawler.storage.retention import SizeLimits, current_versions, recount_all
+from crawler.storage.dedup import boilerplate
+from crawler.storage.dedup.edits import release_posts
+from crawler.storage.dedup.signatures import Registry
+from crawler.storage.posts import SizeLimits, current_versions, recount_bytes
+from crawler.storage.targets import with_url
+from crawler.utils.urls import item_key
 
 DAY = timedelta(days=1)
 # Maximum number of targets whose versions are deleted together, and of these versions.
 BATCH, MAX_IDS = 500, 50_000
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
+# Collections with URLs of pages, and the field that has the URL.
+OF_A_URL = {
+    "targets": "url",
+    "visits": "target",
+    "versions": "target",
+    "posts": "url",
+    "days": "target",
+    "alarms": "target",
+    "outbox": "target",
+}
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,7 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
         removed += len(old)
         if really:
             await db.versions.delete_many({"_id": {"$in": old}})
-            await recount_all(db, spider, names)
+            await recount_bytes(db, spider, names)
     return removed
 
 
@@ -337,6 +356,79 @@ async def drop_plans(db: Database, before: datetime, *, really: bool) -> int:
     async for row in await db.targets.aggregate(used):
         old -= {*row["_id"].values()}
     return await _delete(db, "plans", {"_id": {"$in": list(old)}}, really=really)
+
+
+async def forget_url(
+    db: Database, registry: Registry, url: str, now: datetime, *, really: bool
+) -> dict[str, int]:
+    """Remove a URL and its aliases for all spiders; return counts by collection.
+
+    Also removes the feeds' posts of the page: all sources of its item, with their versions.
+    """
+    fields = {"spider": 1, "url": 1, "kind": 1, "final_url": 1}
+    rows = await db.targets.find(await with_url(db, [url]), fields).to_list(None)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if row["kind"] == Kind.FEED:
+            # Removing a feed removes its posts and pages.
+            spider, urls = row["spider"], [row["url"]]
+            counts += Counter(await feeds.remove(db, registry, spider, urls, now, really=really))
+    pages = [row for row in rows if row["kind"] != Kind.FEED]
+    owners = sorted({row["url"] for row in pages})
+    queries: dict[str, Document] = {
+        name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
+    }
+    items = [item_key(row.get("final_url") or row["url"]) for row in pages]
+    by_key: Document = {"_id": {"$in": [row["_id"] for row in pages]}}
+    queries["posts"] = {"$or": [by_key, {"item": {"$in": [item for item in items if item]}}]}
+    of_feeds = queries["posts"] | {"feed": {"$exists": True}}
+    posts = await db.posts.find(of_feeds, {"spider": 1}).to_list(None)
+    of_posts = [
+        {"spider": post["spider"], "target": post["_id"].removeprefix(f"{post['spider']} ")}
+        for post in posts
+    ]
+    queries["versions"] = {"$or": [queries["versions"], *of_posts]}
+    if really:
+        await release_posts(db, registry, queries["posts"], now)
+    cells = [row["_id"] for row in rows if row["kind"] == Kind.CELL]
+    queries["cells"] = {"_id": {"$in": cells}}
+    queries["listings"] = {
+        # The indexes begin with the spider.
+        "spider": {"$in": sorted({row["spider"] for row in rows})},
+        "$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}],
+    }
+    of_pages = {
+        name: await _delete(db, name, query, really=really) for name, query in queries.items()
+    }
+    for spider in {row["spider"] for row in rows} if really else ():
+        if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
+            await boilerplate.forget(db, spider)
+        # The next run adds start URLs again.
+        await db.sites.update_one({"_id": spider}, {"$unset": {"inputs": ""}})
+    names_in_order = dict.fromkeys((*of_pages, *counts))
+    return {name: of_pages.get(name, 0) + counts[name] for name in names_in_order}
+
+
+async def forget_spider(
+    db: Database, registry: Registry, spider: str, now: datetime, *, really: bool
+) -> dict[str, int]:
+    """Remove all data of a spider; return counts by collection.
+
+    Plans that include other spiders are kept for those spiders.
+    """
+    queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
+    queries["plans"] = {"$or": [{"spiders": [spider]}, {"samples": spider}]}
+    queries["sites"] = {"_id": spider}
+    if really:
+        await release_posts(db, registry, queries["posts"], now)
+    counts = {
+        name: await _delete(db, name, query, really=really) for name, query in queries.items()
+    }
+    if really:
+        await boilerplate.forget(db, spider)
+        await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
+        await db.reading.delete_many({"feed": {"$regex": f"^{re.escape(spider)} "}})
+    return counts
 
 
 async def _delete(db: Database, name: str, query: Document, *, really: bool) -> int:

@@ -18,9 +18,8 @@ from pymongo import DeleteOne, UpdateOne
 
 from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
-from crawler.storage import retention
 from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.posts import with_words
+from crawler.storage.posts import recount_bytes, with_words
 
 BATCH = 500
 # A document is limited to 16 MB, and a write cannot be split over several documents.
@@ -177,7 +176,7 @@ async def _write(db: Database, parts: Sequence[Document]) -> None:
 
 async def _finish(db: Database, spider: str, keys: Iterable[str], ids: Sequence[str]) -> None:
     for few in in_batches([key.removeprefix(f"{spider} ") for key in keys], BATCH):
-        await retention.recount_all(db, spider, few)
+        await recount_bytes(db, spider, few)
     await db.rereads.delete_many({"_id": {"$in": list(ids)}})
 
 

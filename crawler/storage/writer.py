@@ -55,7 +55,6 @@ from crawler.storage.client import REDIS, Database, Document, MongoRetry, insert
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.listings import Patterns
-from crawler.storage.retention import SizeLimits, measure
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
@@ -133,7 +132,7 @@ class Writer:
         self._patience = patience
         self._patterns = patterns
         wrapper = patterns.traps.wrapper
-        self._size_limits = SizeLimits(db, wrapper.name, config)
+        self._size_limits = posts.SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
         self._wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
@@ -323,7 +322,7 @@ class Writer:
             await self._write_links(visit)
         await identity.settle_aliases(self._db, self._registry, batch, self._longest)
         await identity.set_items(self._db, batch)
-        measure(batch)
+        posts.measure_versions(batch)
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)

@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient
 
 from crawler.dedup.sketch import scheme_of
 from crawler.items import Kind
-from crawler.storage import histories, retention, schema
+from crawler.storage import histories, pruning, schema
 from crawler.storage.client import Database
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.targets import new_document
@@ -274,5 +274,5 @@ def test_forgetting_a_page_deletes_its_history(stored: tuple[Db, str]) -> None:
     db.targets.insert_many([watched_row("a", history=history(NOW - HOUR)), watched_row("b")])
     index = partial(Registry.of, scheme=scheme_of("characters", 0.7))
     gone = "http://x.test/a"
-    on(uri, lambda db: retention.forget_url(db, index(db), gone, NOW, really=True))
+    on(uri, lambda db: pruning.forget_url(db, index(db), gone, NOW, really=True))
     assert list(on(uri, lambda db: histories.read(db, NOW)).ids) == ["x http://x.test/b"]

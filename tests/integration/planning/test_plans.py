@@ -18,7 +18,7 @@ from crawler.dedup.sketch import scheme_of
 from crawler.errors import StorageError
 from crawler.extract.list_wrappers import load_any
 from crawler.items import Fetched, Kind, Outcome, Visit
-from crawler.storage import plans, retention
+from crawler.storage import plans, pruning
 from crawler.storage.client import Database
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.schema import prepare
@@ -54,7 +54,7 @@ def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
 
 async def forget(db: Database, *, really: bool) -> dict[str, int]:
     registry = Registry.of(db, scheme_of("characters", 0.7))
-    return await retention.forget_spider(db, registry, SPIDER, LATER, really=really)
+    return await pruning.forget_spider(db, registry, SPIDER, LATER, really=really)
 
 
 def put_targets(db: Db, uri: str, n: int, **state: object) -> None:

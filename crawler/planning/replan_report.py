@@ -10,7 +10,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from crawler.planning.budget_curve import Standing
+from crawler.planning.budget_curve import FeedStanding, Standing
 
 
 class DailyTotals(TypedDict):
@@ -175,3 +175,41 @@ class BudgetPreview(TypedDict):
     """Moves by site, the largest change of requests first."""
     moves: list[Move]
     """Targets whose visits would change most, the largest change first."""
+
+
+class FeedMove(TypedDict):
+    """A feed whose fetches would change."""
+
+    spider: str
+    """Name of the spider."""
+    url: str
+    """URL of the feed; truncated if it is very long."""
+    posts_per_week: float
+    """Expected posts per week."""
+    visits_per_week_before: float
+    """Fetches per week with the current schedule."""
+    visits_per_week: float
+    """Fetches per week with the new plan."""
+    missed_share_before: float
+    """Expected share of missed posts with the current schedule."""
+    missed_share: float
+    """Expected share of missed posts with the new plan."""
+
+
+class FeedBudgetPreview(TypedDict):
+    """A new plan for feeds that is not stored, next to the current schedules."""
+
+    report: ReplanReport
+    """The report of `scrapy replan --dry-run`."""
+    plans: list[str]
+    """Ids of the plans in effect, as in the budget curve."""
+    current: FeedStanding
+    """With the current schedules."""
+    planned: FeedStanding
+    """With the new plan."""
+    more: int
+    """Number of feeds that would be fetched more often."""
+    fewer: int
+    """Number of feeds that would be fetched less often."""
+    moves: list[FeedMove]
+    """Feeds whose fetches would change most, the largest change first."""

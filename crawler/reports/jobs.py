@@ -124,8 +124,14 @@ async def main() -> None:
 
 
 async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> Any:
-    from crawler.planning.budget_forecast import curve_of, preview_of, request_of
-    from crawler.planning.feed_forecast import feed_curve_of, feed_preview_of, feed_request
+    from crawler.planning.budget_forecast import (
+        curve_of,
+        feed_curve_of,
+        feed_preview_of,
+        feed_request,
+        preview_of,
+        request_of,
+    )
     from crawler.planning.options import FEEDS, PAGES
 
     if order.kind == CURVE:

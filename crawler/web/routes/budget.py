@@ -16,12 +16,12 @@ from crawler.errors import Busy, ConfigError
 from crawler.planning.budget_curve import (
     BudgetCurve,
     BudgetForecast,
+    FeedBudgetCurve,
     Objective,
     forecast,
     sample_points,
     usual_budget,
 )
-from crawler.planning.feed_curve import FeedBudgetCurve
 from crawler.reports.jobs import (
     APPLY,
     CURVE,

@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.planning.budget_curve import usual_budget
-from crawler.planning.feed_curve import (
+from crawler.planning.budget_curve import (
     FeedBudgetCurve,
     FeedBudgetForecast,
     feed_points,
     forecast_of_feeds,
+    usual_budget,
 )
 from crawler.reports.jobs import FEED_APPLY, FEED_CURVE, FEED_PREVIEW
 from crawler.utils.text import rounded_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from crawler.planning.feed_curve import FeedStanding, verdict_of_feed
+from crawler.planning.budget_curve import FeedStanding, verdict_of_feed
 from crawler.storage.accounts.schemas import Role
 from tests.integration.harness import Db, Row
 from tests.integration.known_feeds import feed, some_feeds

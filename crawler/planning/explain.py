@@ -308,7 +308,7 @@ def _expected(estimates: Estimate, schedule: Schedule, plan: Document) -> Expect
     if plan.get("rate_per_week") is not None and plan.get("rate_low") is not None:
         mean, low, high = plan["rate_per_week"], plan["rate_low"], plan["rate_high"]
     expected: Expectation = {
-        # Quantiles are grid points, and the grid may be coarser than the estimate.
+        # The mean may lie outside of the quantiles of a plan.
         "rate": {
             "per_week": round(mean, 4),
             "low": round(min(mean, low), 4),

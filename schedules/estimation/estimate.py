@@ -283,7 +283,7 @@ def _rates(
 
     Node k is the mean of the k-th of NODES parts of equal probability.
     """
-    n = len(likelihood)
+    n, step = len(likelihood), rates[1] / rates[0]
     node = np.zeros((n, NODES))
     mean, low, high = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
@@ -293,8 +293,12 @@ def _rates(
         low[i] = high[i] = rates[0]
         for g in range(len(rates)):
             above = below + posterior[g]
-            low[i] = rates[g] if below < LOW else low[i]
-            high[i] = rates[g] if below < HIGH else high[i]
+            # A node stands for half a step to both sides: with many changes, the posterior is
+            # narrower than a step.
+            if below < LOW:
+                low[i] = rates[g] * step ** (min(1.0, (LOW - below) / posterior[g]) - 0.5)
+            if below < HIGH:
+                high[i] = rates[g] * step ** (min(1.0, (HIGH - below) / posterior[g]) - 0.5)
             for k in range(int(below * NODES), NODES):
                 share = min(above, (k + 1) / NODES) - max(below, k / NODES)
                 if share <= 0:
@@ -302,8 +306,9 @@ def _rates(
                 node[i, k] += share * NODES * rates[g]
             below = above
         mean[i] = (posterior * rates).sum()
-        # The grid may be coarser than the posterior, so make the quantiles enclose the mean.
-        low[i], high[i] = min(low[i], mean[i]), max(high[i], mean[i])
+        # The mean of a skewed posterior may be outside of its quantiles.
+        low[i] = max(rates[0], min(low[i], mean[i]))
+        high[i] = min(rates[-1], max(high[i], mean[i]))
     return node, mean, low, high
 
 

@@ -17,6 +17,7 @@ from schedules.estimation.estimate import (
     NODES,
     Estimate,
     Rates,
+    _rates,
     estimate,
     likelihoods,
 )
@@ -343,3 +344,17 @@ def test_estimates_do_not_depend_on_order() -> None:
         rtol=1e-4,
         atol=1e-9,
     )
+
+
+@pytest.mark.parametrize(("rate", "weeks"), [(0.5, 40), (5, 50), (22.8, 3), (60, 10)])
+def test_intervals_contain_the_rate_of_nine_in_ten_pages(rate: float, weeks: int) -> None:
+    changes = np.random.default_rng(5).poisson(rate * weeks, 2000)[:, None]
+    log = changes * np.log(RATES) - RATES * weeks
+    likelihood = np.exp(log - log.max(axis=1, keepdims=True)).astype(np.float32)
+    even = np.full((1, len(RATES)), 1 / len(RATES))
+    _, _, low, high = _rates(likelihood, even, np.zeros(2000, np.int64), RATES)
+    covered = np.mean((low <= rate) & (rate <= high))
+    assert 0.85 <= covered <= 0.99
+    # They are as wide as a normal approximation, but no narrower than the steps of the grid.
+    width = max(3.29 * np.sqrt(rate / weeks), 0.9 * rate * np.log(RATES[1] / RATES[0]))
+    assert np.median(high - low) == pytest.approx(width, rel=0.2)

@@ -55,6 +55,8 @@ MAX_FIELDS = 10
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
+# A run fails if this many visits failed and none succeeded; on a small site, half of its targets.
+MANY_FAILED = 10
 FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
 
 
@@ -233,6 +235,8 @@ async def warnings_of(
 ) -> RunWarnings:
     """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
 
+    A run that only retries a few broken pages of a site is no failure.
+
     counts:  counts of the run
     links:   examples of links seen in the run
     matched: number of targets per pattern, by the pattern's digest
@@ -240,7 +244,8 @@ async def warnings_of(
     """
     lines = await _pattern_warnings(db, wrapper, counts, links, matched)
     failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
-    if failed and failed == counts.get("visits"):
+    is_notable = failed >= min(MANY_FAILED, counts.get("targets", 0) / 2)
+    if failed and failed == counts.get("visits") and is_notable:
         return RunWarnings([*lines, nothing_read(counts, example)], found_nothing=True)
     everything = counts.get("visits") and not counts.get("due")
     if wrapper.item_pages and everything and not await targets.has_items(db, wrapper.name):

@@ -251,7 +251,8 @@ def test_consecutive_errors_double_the_wait(
 
 def test_page_is_not_new_after_an_error(freshet: Freshet, database: Db, site: RunningSite) -> None:
     freshet.crawl(edge_wrapper(freshet, site, "plain"))
-    freshet.crawl(edge_wrapper(freshet, site, "plain", proxy="http://127.0.0.1:1"), hours=25)
+    unreachable = edge_wrapper(freshet, site, "plain", proxy="http://127.0.0.1:1")
+    freshet.crawl(unreachable, hours=25, code=1)
     freshet.crawl(edge_wrapper(freshet, site, "plain"), hours=27)
     url = f"{site.url}/edge/item/plain"
     assert [v["outcome"] for v in visits(database, target=url)] == ["new", "error", "not_modified"]

@@ -130,5 +130,5 @@ def test_verify_tls_applies_to_feeds(freshet: Freshet, database: Db, sites: Site
             "full=1",
             SSL_CERT_FILE=sites.trusted,
         )
-        assert result.code == 0, result.err
+        assert result.code == 1, result.err
         assert visits(database)[-1]["reason"].startswith(reason)

@@ -109,7 +109,7 @@ def test_no_page_is_fetched_while_robots_txt_is_unavailable(
     (visit,) = visits(database)
     assert visit["outcome"] == "error"
     assert visit["reason"].startswith(f"{server.url}/robots.txt returned {status}")
-    assert result.err.count(f"/robots.txt returned {status}") == 1
+    assert result.err.count(f"WARNING: {server.url}/robots.txt returned {status}") == 1
     server.answers["/robots.txt"] = "User-agent: *\nDisallow: /item-2"
     freshet.crawl(definition)
     assert sorted(paths(server)) == ["/item-1", "/list.html"]

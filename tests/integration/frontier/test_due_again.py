@@ -138,7 +138,7 @@ def test_a_server_that_is_down_is_given_up_for_the_run(
     port = free_port()
     urls = [f"http://127.0.0.1:{port}/item/{i}" for i in range(60)]
     wrapper = freshet.wrapper("shop", start_urls=urls, item_pages="/item/", concurrency=4)
-    down = freshet.crawl(wrapper, "-s", "RETRY_TIMES=1")
+    down = freshet.crawl(wrapper, "-s", "RETRY_TIMES=1", code=1)
     (warning,) = [line for line in down.err.splitlines() if " WARNING: Host " in line]
     assert "Host 127.0.0.1 is unreachable, so this run visits no more of its pages: " in warning
     assert not re.search(r"WARNING: http\S+/item/\d+: error", down.err)
@@ -190,7 +190,7 @@ def test_a_cell_that_failed_is_due_at_the_next_run(
 ) -> None:
     cell = f'[cells.one]\nurl = "{flaky}/item/1"\ncss = "h1"\nevery = "2h"\n'
     failing(2)
-    read_cells(freshet, cell, *NO_RETRY)
+    read_cells(freshet, cell, *NO_RETRY, code=1)
     Flaky.statuses.clear()
     read_cells(freshet, cell)
     assert asked() == {"/item/1": 2}

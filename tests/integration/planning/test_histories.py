@@ -95,7 +95,7 @@ def test_errors_and_missing_pages_are_not_observations(
     pages.remove("item-a.html")
     freshet.crawl(wrapper(), hours=2)
     pages.file("item-a.html", "")
-    freshet.crawl(wrapper(), hours=4)
+    freshet.crawl(wrapper(), hours=4, code=1)
     assert target(database, f"{pages.url}/item-a.html")["history"] == before
     pages.item("item-a.html", "two")
     freshet.crawl(wrapper(), hours=6)

@@ -206,14 +206,14 @@ def test_rules_are_added_edited_and_removed(local: Browser, stored: tuple[Db, st
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"name": "a b"}, "String should match pattern"),
+        ({"name": "a b"}, "must match the pattern"),
         ({"name": "of-file"}, "has a rule with this name"),
-        ({"events": []}, "at least 1 item"),
-        ({"channels": []}, "at least 1 item"),
+        ({"events": []}, "needs at least 1"),
+        ({"channels": []}, "needs at least 1"),
         ({"when": "price is low"}, "invalid condition"),
         ({"urls": "(?="}, ""),
         ({"urls": "a" * 1001}, "longer than 1,000 characters"),
-        ({"sites": "a\n" * 101}, "at most 100 items"),
+        ({"sites": "a\n" * 101}, "has more than 100"),
         ({"failures": "many"}, "not a whole number"),
     ],
 )

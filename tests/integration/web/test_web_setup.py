@@ -380,9 +380,9 @@ def test_category_main_text_and_politeness_are_saved(
     ("values", "problem"),
     [
         ({"delay_seconds": "soon"}, "not a number"),
-        ({"delay_seconds": "-1"}, "greater than or equal to 0"),
+        ({"delay_seconds": "-1"}, "must be at least 0"),
         ({"delay_seconds": "nan"}, "delay_seconds"),
-        ({"concurrency": "65"}, "less than or equal to 64"),
+        ({"concurrency": "65"}, "must be at most 64"),
         ({"concurrency": "1.5"}, "not a whole number"),
         ({"user_agent": "a\nX-Evil: 1"}, "contains a line break"),
         ({"user_agent": "bot ${MONGO_URI}"}, "variables such as ${NAME} cannot be added here"),

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Counts = Mapping[str, float]
 # Name of a count: workers whose last visits may be only partly stored.
 IN_DOUBT = "workers in doubt"
+# Size of a query for due targets, in units of FRESHET_IN_FLIGHT. If fewer are due, list pages are
+# first, so this should exceed the number of links of a list page.
+READ_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ class LocalFrontier(Frontier):
             # Without the targets in flight before the query: a target that was visited during the
             # query would look due and not in flight.
             without = in_flight | session.postponed
-            max_targets, closed = size + len(without), session.closed_hosts()
+            max_targets, closed = READ_AHEAD * size + len(without), session.closed_hosts()
             query = partial(due.most_overdue, db, session.spider, started, max_targets, closed)
             batch = await read(partial(query, without=without))
             if not batch and not in_flight:

@@ -15,7 +15,7 @@ from bson import ObjectId
 from scrapy import Request
 
 from crawler.errors import FreshetError, StorageError
-from crawler.frontier.base import IN_DOUBT, Counts, Frontier, Tally
+from crawler.frontier.base import IN_DOUBT, READ_AHEAD, Counts, Frontier, Tally
 from crawler.frontier.lifecycle import whole
 from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.worker import LEASES_PER_REQUEST, Worker, own_name
@@ -40,7 +40,7 @@ POLL_SECONDS = 0.1
 # its maximum in seconds if no entry is completed meanwhile.
 PAUSE_SHARE, MAX_WAIT_SECONDS = 2.0, 1.0
 # Maximum size of a query for more due targets, in units of FRESHET_IN_FLIGHT.
-MAX_BATCHES = 10
+MAX_READ_AHEAD = 10
 # Maximum number of entries per message, so that the server is not blocked for long.
 MAX_FED = 1000
 # Maximum number of logged invalid entries per run, and of characters per reason.
@@ -356,7 +356,7 @@ class Feeder:
             status, is_first, began = await self._room(), position is None, now()
             # From the first due target on, the query also returns those queued, leased and
             # postponed.
-            batch = self._size * min(MAX_BATCHES, max(1, status.workers))
+            batch = self._size * min(MAX_READ_AHEAD, max(READ_AHEAD, status.workers))
             left_out = status.waiting + status.leased + await self._queue.count_postponed()
             # A later query begins with the last target of the one before.
             max_targets = batch + (left_out if is_first else 1)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from pymongo import ASCENDING, DESCENDING
 
-from crawler.items import Target
+from crawler.items import Kind, Target
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
@@ -56,12 +56,16 @@ async def most_overdue(
 ) -> list[Target]:
     """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
 
+    Fewer than `limit` are all that are due, and begin with the list pages: see `_lists_first`.
+
     without: keys of targets to leave out; they count toward `limit`
     """
     query = {"spider": spider} | _due(until, excluded_hosts)
     # In one batch; by default, the first has 101 documents.
     cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
     rows = await cursor.sort("next_visit").limit(limit).to_list()
+    if len(rows) < limit:
+        rows = _lists_first(rows)
     selected = [from_document(row) for row in rows if row["_id"] not in without]
     return await _logged(db, selected, until)
 
@@ -77,10 +81,11 @@ async def ordered_keys(
     """Return the keys of the targets that `most_overdue` returns, and the position of the last one.
 
     first: position of the first target to return; None: the most overdue one. If fewer than `limit`
-           keys are returned, no target is due after them, and their position is None
+           keys are returned, no target is due after them, and their position is None. They begin
+           with the list pages then: see `_lists_first`
     """
     query = {"spider": spider} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, {"next_visit": 1, "url": 1})
+    cursor = db.targets.find(query, {"next_visit": 1, "url": 1, "kind": 1})
     cursor = cursor.sort(BY_TIME).limit(limit)
     if first is not None:
         bound = [("spider", spider), ("next_visit", first.next_visit), ("url", first.url)]
@@ -89,7 +94,16 @@ async def ordered_keys(
     rows = [row async for row in cursor]
     is_end = len(rows) < limit
     last = None if is_end else DuePosition(rows[-1]["next_visit"], rows[-1]["url"])
-    return [row["_id"] for row in rows], last
+    return [row["_id"] for row in (_lists_first(rows) if is_end else rows)], last
+
+
+def _lists_first(rows: list[Document]) -> list[Document]:
+    """Return rows in the same order, but those of list pages first.
+
+    A first crawl discovers the items of a list page together with the next list page. If it fetched
+    the items first, it would be idle while the next list page is read and stored.
+    """
+    return sorted(rows, key=lambda row: row["kind"] != Kind.LIST)
 
 
 async def of_keys(

@@ -128,6 +128,28 @@ def test_due_keys_are_read_in_parts_and_in_order(stored: tuple[Db, str]) -> None
     assert asyncio.run(_read_in_parts(uri, 4)) == [row["_id"] for row in expected]
 
 
+@pytest.mark.parametrize(("limit", "is_first"), [(4, True), (3, False)])
+def test_list_pages_come_first_if_no_other_target_is_due(
+    stored: tuple[Db, str], limit: int, is_first: bool
+) -> None:
+    db, uri = stored
+    kinds = {"a": Kind.ITEM, "b": Kind.ITEM, "list": Kind.LIST}
+    db.targets.insert_many(
+        [new_document("x", f"http://x.test/{name}", kind, NOW, NOW) for name, kind in kinds.items()]
+    )
+    expected = ["list", "a", "b"] if is_first else ["a", "b", "list"]
+    assert asyncio.run(_read_both_ways(uri, limit)) == (expected, expected)
+
+
+async def _read_both_ways(uri: str, limit: int) -> tuple[list[str], list[str]]:
+    """Return the last parts of the URLs, in the order for one process and that for workers."""
+    async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
+        db = client.get_default_database()
+        read = [target.url for target in await due.most_overdue(db, "x", NOW, limit)]
+        keys, _ = await due.ordered_keys(db, "x", NOW, limit)
+        return [url.rpartition("/")[2] for url in read], [key.rpartition("/")[2] for key in keys]
+
+
 async def _read_in_parts(uri: str, size: int) -> list[str]:
     async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
         db, keys = client.get_default_database(), dict[str, None]()

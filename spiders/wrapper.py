@@ -56,6 +56,7 @@ from crawler.extract.response import (
     page_problem,
     parts_of,
     raw_hash,
+    release_page,
     status_outcome,
     unfollowed,
     validators_of,
@@ -317,9 +318,12 @@ class WrapperSpider(Spider):
             return self._parse_heavy(response, fetched)
         if self.page_readers is not None and is_long(response):
             return self._parse_long(self.page_readers, response, fetched)
-        return [self.read_safely(fetched, lambda: self._read(response, fetched))]
+        fetched = self.read_safely(fetched, lambda: self._read(response, fetched))
+        release_page(response)
+        return [fetched]
 
     async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
+        release_page(response)
         if self.wrapper.wants_main_text:
             # Load the library before the fork, so that the subprocesses do not have to.
             load()
@@ -329,6 +333,7 @@ class WrapperSpider(Spider):
         self, readers: ProcessPool, response: TextResponse, fetched: Fetched
     ) -> AsyncIterator[Fetched]:
         """Read a page in a process of the pool, while this process works on other pages."""
+        release_page(response)
         load()
         try:
             yield await readers.run((parts_of(response), fetched))
@@ -338,7 +343,11 @@ class WrapperSpider(Spider):
 
     def _read_long(self, argument: tuple[PageParts, Fetched]) -> Fetched:
         parts, fetched = argument
-        return self.read_safely(fetched, lambda: self._read(page_of(parts), fetched))
+        page = page_of(parts)
+        try:
+            return self.read_safely(fetched, lambda: self._read(page, fetched))
+        finally:
+            release_page(page)
 
     async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """Run `read_safely` in a subprocess; return its copy of the Fetched."""
@@ -621,9 +630,12 @@ class CellReader:
         if cell.database is None:
             page = decoded(response) if isinstance(response, TextResponse) else response
             read = partial(self._read_part, page, fetched, cell)
-            if is_heavy(page):
-                return await self.spider.read_apart(fetched, read)
-            return self.spider.read_safely(fetched, read)
+            try:
+                if is_heavy(page):
+                    return await self.spider.read_apart(fetched, read)
+                return self.spider.read_safely(fetched, read)
+            finally:
+                release_page(page)
         try:
             await self._read_result(response, fetched)
         except Exception as error:

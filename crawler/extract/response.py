@@ -126,6 +126,16 @@ def with_valid_base(page: TextResponse) -> TextResponse:
     return page
 
 
+def release_page(response: Response) -> None:
+    """Let a page that was read be freed with its last reference, not by garbage collection.
+
+    A response and its selector refer to each other, so they would stay in memory together, with
+    body and parsed page, until a collection finds them.
+    """
+    if (selector := getattr(response, "_cached_selector", None)) is not None:
+        selector.response = None
+
+
 def moved_to(response: Response, final_url: str | None) -> str | None:
     """Return the final URL if all redirects to it were permanent, else None."""
     reasons = response.meta.get("redirect_reasons") or ()

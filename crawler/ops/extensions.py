@@ -47,7 +47,7 @@ CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
 WARM_UP_ITEMS = 50
 # New objects that trigger a collection in a crawl (Python's default is 700). Most objects of a page
 # are freed with it, without any collection.
-YOUNG_OBJECTS = 5_000
+YOUNG_OBJECTS = 20_000
 
 
 class Metrics:

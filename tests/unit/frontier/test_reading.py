@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import weakref
 from typing import Any
 
 import pytest
@@ -61,6 +63,20 @@ def test_item_page_yields_its_fields() -> None:
     assert fetched.content == {"title": "Tea", "tags": ["green"]}
     assert (fetched.outcome, fetched.links, fetched.status) == (None, None, 200)
     assert fetched.size == len("<h1>Tea</h1><li>green</li>")
+
+
+@pytest.mark.parametrize("url", [ITEM, LIST])
+def test_page_is_freed_with_its_last_reference(url: str) -> None:
+    answer = response("<h1>Tea</h1><a href='/item/2'>Mate</a>", url)
+    page = weakref.ref(answer)
+    gc.disable()
+    try:
+        fetched = read(answer)
+        del answer
+        assert page() is None
+    finally:
+        gc.enable()
+    assert fetched.outcome is None
 
 
 def test_item_page_with_an_invalid_base_url_is_read() -> None:

@@ -43,9 +43,9 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.ops.extensions.Garbage": 10,
         "crawler.frontier.summary.Summary": 20,
         "crawler.ops.extensions.Progress": 30,
-        "crawler.ops.extensions.Grace": 40,
+        "crawler.ops.extensions.GracePeriod": 40,
         "crawler.ops.extensions.Metrics": 50,
-        "crawler.ops.extensions.Room": 60,
+        "crawler.ops.extensions.FreeSpace": 60,
     },
 }
 CLASSES = {

@@ -206,7 +206,7 @@ HOST_ERRORS = (
 )  # fmt: skip
 
 
-class Misbehaves(IgnoreRequest):
+class BadResponse(IgnoreRequest):
     """Raised for an invalid response, or one that exceeds a limit.
 
     An IgnoreRequest, so that Scrapy does not retry: the next response would most likely be the
@@ -214,7 +214,7 @@ class Misbehaves(IgnoreRequest):
     """
 
 
-class TooLarge(Misbehaves):
+class TooLarge(BadResponse):
     """Raised for a body that decompresses to more than `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:

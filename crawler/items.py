@@ -174,7 +174,7 @@ class Kind(StrEnum):
 # Prefix of a cell's name, which takes the place of the URL of other targets.
 CELL = "cell:"
 # Separates the selector digest from the digest of the caps that dropped some of a page's links.
-OF_CAPS = "+"
+CAPS_SEPARATOR = "+"
 
 
 class Outcome(StrEnum):
@@ -229,20 +229,20 @@ class Validators:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class TargetPlan:
     """Part of a target's plan that a visit needs.
 
     id:       `_id` of the plan
     until:    end of the plan (a sampling phase); None: no end
-    adaptive: each visit adapts the interval, within least_hours and most_hours
+    adaptive: each visit adapts the interval, within min_hours and max_hours
     """
 
     id: Any
     schedule: Schedule
     until: datetime | None = None
     adaptive: bool = False
-    least_hours: float = 0.0
-    most_hours: float = 0.0
+    min_hours: float = 0.0
+    max_hours: float = 0.0
 
 
 class Breakage(StrEnum):
@@ -314,7 +314,7 @@ class Target:
     consecutive_gone: int = 0
     history: History | None = None
     false_dates: int = 0
-    plan: Planned | None = None
+    plan: TargetPlan | None = None
     depth: int = 0
     post: str | None = None
     moved_to: str | None = None
@@ -412,7 +412,7 @@ class Fetched:
     document:       parsed document of a feed
     posts:          normalized entries of `document`
     moved_to:       final URL if all redirects were permanent
-    at_least_hours: how long the response stays fresh according to its Cache-Control header
+    fresh_hours: how long the response stays fresh according to its Cache-Control header
     push:           `_id` of the WebSub delivery with this document; None for a poll. A hub may
                     leave out old posts, so a post that is not in a delivery may still exist
     pushed_at:      time of that delivery
@@ -444,7 +444,7 @@ class Fetched:
     document: FeedDocument | None = None
     posts: tuple[Post, ...] = ()
     moved_to: str | None = None
-    at_least_hours: float | None = None
+    fresh_hours: float | None = None
     push: str | None = None
     pushed_at: datetime | None = None
     follow: bool = False

@@ -90,7 +90,7 @@ def decide(
             outcome,
             when,
             update_size=outcomes.update_size(fetched, outcome),
-            history=past(fetched, collected),
+            history=extended_history(fetched, collected),
             collected=collected,
         )
         monitor = collected.monitor
@@ -98,7 +98,7 @@ def decide(
     planned_hours = (visit.next_visit - fetched.at) / HOUR
     hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
     when = fetched.at + timedelta(hours=hours)
-    allowed = not_before(when, fetched.at, monitor.bounds, fetched.at_least_hours)
+    allowed = not_before(when, fetched.at, monitor.bounds, fetched.fresh_hours)
     longest = timedelta(hours=rules.feeds.longest_hours)
     visit.next_visit = min(allowed, max(fetched.at + longest, visit.next_visit))
     # Otherwise frequent deliveries would postpone the next fetch forever.
@@ -213,7 +213,7 @@ def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monit
     )
 
 
-def past(fetched: Fetched, collected: Collected) -> History:
+def extended_history(fetched: Fetched, collected: Collected) -> History:
     """Return the feed's history with a record for each new and each missed post."""
     at, before = _minutes(fetched.at), fetched.target.history
     new = [post for _, post in collected.new]
@@ -284,16 +284,16 @@ def poll_hours(planned_hours: float, push: Push | None, now: datetime, rare_hour
 
 
 def not_before(
-    when: datetime, seen: datetime, bounds: Bounds, at_least_hours: float | None
+    when: datetime, seen: datetime, bounds: Bounds, fresh_hours: float | None
 ) -> datetime:
     """Return the first time from `when` on at which a feed allows a poll.
 
     when:           planned time, in UTC
     seen:           time of the last fetch
     bounds:         intervals, hours and days that the document requests
-    at_least_hours: lifetime of the last response by Cache-Control; None: not specified
+    fresh_hours: lifetime of the last response by Cache-Control; None: not specified
     """
-    hours = min(MAX_BOUND_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
+    hours = min(MAX_BOUND_HOURS, max(bounds.every_hours or 0.0, fresh_hours or 0.0))
     when = max(when, seen + timedelta(hours=hours))
     if not bounds.skip_hours and not bounds.skip_days:
         return when

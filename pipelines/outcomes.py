@@ -18,15 +18,15 @@ from crawler.errors import StorageError
 from crawler.extract.list_wrappers import definitions
 from crawler.frontier.session import Session
 from crawler.items import (
-    OF_CAPS,
+    CAPS_SEPARATOR,
     SEEN,
     Breakage,
     Broken,
     Fetched,
     Kind,
     Outcome,
-    Planned,
     Target,
+    TargetPlan,
     Visit,
 )
 from crawler.storage import posts
@@ -202,7 +202,7 @@ def note_breakage(visit: Visit, rules: Rules) -> None:
     # A login page is never stored, so a change of the stored content is one of the page itself.
     was = before.how if before is not None and before.how is not Breakage.LOGIN else None
     if visit.changed and was is not (broken.how if broken is not None else None):
-        visit.history = past(fetched, Outcome.UNCHANGED)
+        visit.history = extended_history(fetched, Outcome.UNCHANGED)
         visit.next_visit, visit.every_hours = next_visit(
             fetched, Outcome.UNCHANGED, rules.zone, rules.intervals(fetched.target)
         )
@@ -274,30 +274,30 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
             reason,
             update_size=update_size(fetched, outcome),
             reread=reason in (EDITED, AGAIN),
-            history=past(fetched, outcome),
-            false_dates=lies(fetched, outcome),
+            history=extended_history(fetched, outcome),
+            false_dates=count_false_dates(fetched, outcome),
             every_hours=every_hours,
         )
     # The page of a feed post is fetched until one fetch succeeds, or once_tries have failed.
     settled = visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
     if target.post and settled:
         visit.next_visit = NEVER
-    visit.missed_visits = missed(fetched)
+    visit.missed_visits = count_missed_visits(fetched)
     visit.execution_ms = execution_ms(fetched)
     return visit
 
 
-def past(fetched: Fetched, outcome: Outcome) -> History:
+def extended_history(fetched: Fetched, outcome: Outcome) -> History:
     """Return the target's history with this observation added."""
     at, before = (fetched.at - EPOCH) // MINUTE, fetched.target.history
     if before is None or outcome is Outcome.NEW:
         return History.begin(at)
     if outcome is not Outcome.CHANGED:
         return before.seen(at, changed=False)
-    return before.seen(at, changed=True, said=said(fetched))
+    return before.seen(at, changed=True, stated_minute=stated_minute(fetched))
 
 
-def said(fetched: Fetched) -> int:
+def stated_minute(fetched: Fetched) -> int:
     """Return the stated time of the change in minutes since 1970; 0 without a new one."""
     header = fetched.validators.last_modified
     if not header or header == fetched.target.validators.last_modified:
@@ -310,7 +310,7 @@ def said(fetched: Fetched) -> int:
         return 0
 
 
-def lies(fetched: Fetched, outcome: Outcome) -> int:
+def count_false_dates(fetched: Fetched, outcome: Outcome) -> int:
     """Return the number of visits with a new Last-Modified and unchanged content."""
     before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
     is_false = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
@@ -325,14 +325,14 @@ def next_visit(
     earliest = at + timedelta(hours=target.min_hours)
     longest = intervals.planned_hours or intervals.longest_hours
     latest = at + timedelta(hours=min(target.max_hours or longest, longest))
-    if plan is None or not _holds(plan, at):
+    if plan is None or not _is_in_effect(plan, at):
         when = max(intervals.after_seen(at), earliest)
         return (min(when, latest) if target.max_hours else when), None
     every = plan.schedule.every_hours if plan.adaptive else None
     if every is not None and outcome is not Outcome.NEW:
         changed = outcome is Outcome.CHANGED
-        least = target.min_hours or plan.least_hours
-        every = next_interval(every, least, target.max_hours or plan.most_hours, changed=changed)
+        least = target.min_hours or plan.min_hours
+        every = next_interval(every, least, target.max_hours or plan.max_hours, changed=changed)
     if every:
         planned = max(at + timedelta(hours=every), earliest)
     else:
@@ -341,10 +341,15 @@ def next_visit(
     return min(planned, latest), every
 
 
-def missed(fetched: Fetched) -> int:
+def count_missed_visits(fetched: Fetched) -> int:
     """Return the number of planned visits missed since the one that was due."""
     plan, due = fetched.target.plan, fetched.target.next_visit
-    if plan is None or due is None or fetched.push is not None or not _holds(plan, fetched.at):
+    if (
+        plan is None
+        or due is None
+        or fetched.push is not None
+        or not _is_in_effect(plan, fetched.at)
+    ):
         return 0
     periods = (fetched.at - due) / HOUR * plan.schedule.visits_per_week / WEEK_HOURS
     return max(0, int(periods))
@@ -359,7 +364,7 @@ def execution_ms(fetched: Fetched) -> float | None:
     return before + (fetched.elapsed_ms - before) / min(target.visits + 1, RECENT_VISITS)
 
 
-def _holds(plan: Planned, at: datetime) -> bool:
+def _is_in_effect(plan: TargetPlan, at: datetime) -> bool:
     return plan.until is None or plan.until > at
 
 
@@ -377,7 +382,7 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
         if target.again:
             return Outcome.UNCHANGED, AGAIN
         other_caps = (
-            OF_CAPS in (target.selector_digest or "")
+            CAPS_SEPARATOR in (target.selector_digest or "")
             and fetched.selector_digest != target.selector_digest
         )
         return Outcome.UNCHANGED, EDITED if other_caps else None

@@ -110,7 +110,7 @@ class StoragePipeline(SessionPipeline):
         try:
             visit = await self._store(item)
         except TakenOver:
-            self.session.hand_over(target)
+            self.session.drop_visit(target)
             raise Stored("taken over by another worker") from None
         except BaseException:
             self.session.leave(target)

@@ -84,16 +84,16 @@ class History:
         """Return the history of a target that was observed for the first time."""
         return cls(at, at)
 
-    def seen(self, at: int, *, changed: bool, said: int = 0) -> History:
+    def seen(self, at: int, *, changed: bool, stated_minute: int = 0) -> History:
         """Return the history after one more observation.
 
         Changes found within one minute count as one. An observation before the last one is ignored.
         """
         if at > self.until:
-            return self.extended(at, [(self.until, at, said)] if changed else [])
+            return self.extended(at, [(self.until, at, stated_minute)] if changed else [])
         if at < self.until or not changed or self.last_change == at:
             return self
-        return self.from_before(at).extended(at, [(at - 1, at, said)])
+        return self.from_before(at).extended(at, [(at - 1, at, stated_minute)])
 
     def restated(self, added: Sequence[Change], removed: Sequence[int]) -> History:
         """Return the history with other changes within its observed period.
@@ -258,7 +258,7 @@ class Histories:
         return cls(since, until, offsets(counts), after, by)
 
 
-def fields_apart(
+def field_pasts(
     fields: FieldHistories, found: Histories, exact: Histories, least: int
 ) -> FieldPasts:
     """Return the history of each field that changed at least `least` times.

@@ -150,7 +150,7 @@ def shortest_hours(population: Population) -> Floats:
     return result
 
 
-def least_per_day(population: Population) -> float:
+def min_per_day(population: Population) -> float:
     """Return the requests a day that keep every target's longest interval."""
     return float(least_visits(population).sum() / WEEK_DAYS)
 

@@ -28,9 +28,9 @@ TABLE_POINTS = 4_000
 class BudgetTooSmall(ValueError):
     """Raised if the budget does not cover one visit to each target in its longest interval."""
 
-    def __init__(self, least_per_day: float, targets: int) -> None:
-        super().__init__(f"{targets} targets need at least {least_per_day:g} requests a day")
-        self.least_per_day = least_per_day
+    def __init__(self, min_per_day: float, targets: int) -> None:
+        super().__init__(f"{targets} targets need at least {min_per_day:g} requests a day")
+        self.min_per_day = min_per_day
         self.targets = targets
 
 

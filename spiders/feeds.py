@@ -19,7 +19,7 @@ from scrapy import Request
 from scrapy.http import Response, TextResponse
 
 from crawler.extract.list_wrappers import FeedsWrapper
-from crawler.extract.response import at_least_hours, moved_to, status_outcome
+from crawler.extract.response import fresh_hours, moved_to, status_outcome
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
@@ -30,7 +30,7 @@ from crawler.storage import targets, websub
 from crawler.storage.websub import Delivery
 from crawler.utils.sandbox import LimitExceeded, TimeLimitExceeded, time_limit
 from spiders.probe import reader_of, readers
-from spiders.wrapper import OF_DUPLICATES, Arguments, WrapperSpider
+from spiders.wrapper import DUPLICATE_COLUMNS, Arguments, WrapperSpider
 
 BATCH = 100
 # Larger documents are parsed in a subprocess, so that they do not block the reactor.
@@ -66,9 +66,9 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Deli
 
 
 # Columns of posts in CSV files.
-OF_POSTS = (
+POST_COLUMNS = (
     "url", "feed", "guid", "categories", "outcome", "at", "published", "title", "main_text",
-    "author", "tags", "enclosures", *OF_DUPLICATES,
+    "author", "tags", "enclosures", *DUPLICATE_COLUMNS,
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class FeedsSpider(WrapperSpider):
     @property
     def csv_columns(self) -> tuple[str, ...]:
         """Return the columns of posts in CSV; empty, those of the first one, with their pages."""
-        return () if self.follow else OF_POSTS
+        return () if self.follow else POST_COLUMNS
 
     @property
     def follow(self) -> bool:
@@ -147,7 +147,7 @@ class FeedsSpider(WrapperSpider):
     async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
         """Convert a response to a Fetched; an exception fails only this feed."""
         fetched = self.fetched(response, response.meta["target"])
-        fetched.at_least_hours = at_least_hours(response)
+        fetched.fresh_hours = fresh_hours(response)
         fetched.moved_to = self._moved_to(response, fetched)
         if decided := status_outcome(response):
             fetched.outcome, fetched.reason = decided

@@ -3,7 +3,7 @@
 Requests have the limits, robots.txt rules and address checks of a crawl. Nothing is stored.
 
 The web app fetches pages in a separate process, `python -m spiders.probe`, which reads a
-`FetchOrder` as JSON from stdin and writes a list of `FetchedText` as JSON to stdout.
+`FetchRequest` as JSON from stdin and writes a list of `FetchedText` as JSON to stdout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ URL = "asked"
 MODULE = "spiders.probe"
 MAX_TEXT_CHARACTERS = 2_000_000
 MAX_PAGE_MB = 4
-# Maximum time for all pages of a FetchOrder; the parent process waits a little longer.
+# Maximum time for all pages of a FetchRequest; the parent process waits a little longer.
 MAX_SECONDS = 60
 KILL_SECONDS = MAX_SECONDS + 15
 OK = 200
@@ -100,12 +100,12 @@ class WrapperReport(TypedDict):
     """Problems of pages and fields."""
 
 
-def checking(
+def check_spider(
     spider: type[WrapperSpider], urls: list[str], pages: list[Page]
 ) -> type[WrapperSpider]:
     """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`."""
 
-    class Checking(spider):  # type: ignore[misc, valid-type]
+    class CheckSpider(spider):  # type: ignore[misc, valid-type]
         """Fetches the URLs without a run and without storage."""
 
         kept_links: ClassVar[int] = MAX_UNMATCHED
@@ -138,7 +138,7 @@ def checking(
             pages.extend(_page(url, x, self.wrapper) for x in read if isinstance(x, Fetched))
             yield from ()
 
-    return Checking
+    return CheckSpider
 
 
 def _unmatched(url: str, match: Match, wrapper: Wrapper) -> Page:
@@ -211,7 +211,7 @@ class Answer:
     problem: str = ""
 
 
-def asking(
+def robots_spider(
     spider: type[WrapperSpider], urls: list[str], seconds: float, answers: list[Answer]
 ) -> type[WrapperSpider]:
     """Return a subclass of `spider` that fetches `urls` and appends the results to `answers`.
@@ -219,7 +219,7 @@ def asking(
     seconds: timeout of each request
     """
 
-    class Asking(spider):  # type: ignore[misc, valid-type]
+    class RobotsSpider(spider):  # type: ignore[misc, valid-type]
         """Fetches all URLs concurrently, without retries."""
 
         def begin(self, crawler: Crawler) -> None:
@@ -255,7 +255,7 @@ def asking(
                 Answer(failure.request.meta[URL], problem=problem[:MAX_PROBLEM_CHARACTERS])
             )
 
-    return Asking
+    return RobotsSpider
 
 
 def readers(settings: BaseSettings) -> list[WrapperSpider]:
@@ -282,7 +282,7 @@ def reader_of(url: str, among: list[WrapperSpider]) -> WrapperSpider | None:
     return None
 
 
-class FetchOrder(TypedDict):
+class FetchRequest(TypedDict):
     """Pages to fetch."""
 
     definition: dict[str, Any]
@@ -316,7 +316,7 @@ async def fetch_pages(
 
     settings: Scrapy settings, in addition to those of the project
     """
-    order: FetchOrder = {
+    order: FetchRequest = {
         "definition": definition,
         "urls": list(urls),
         "settings": dict(settings or {})
@@ -353,12 +353,12 @@ def spider_names() -> frozenset[str]:
     return frozenset(get_spider_loader(get_project_settings()).list())
 
 
-def fetching(
+def fetch_spider(
     wrapper: Wrapper, urls: Sequence[str], pages: list[FetchedText]
 ) -> type[WrapperSpider]:
     """Return a spider class that fetches `urls` as pages of a site and appends them to `pages`."""
 
-    class Fetching(WrapperSpider):
+    class FetchSpider(WrapperSpider):
         """Fetches the URLs without a run and without storage."""
 
         name = wrapper.name
@@ -389,7 +389,7 @@ def fetching(
             pages.append(_failed(failure.request.meta["ordered"], failure_text(failure)))
             yield from ()
 
-    return Fetching
+    return FetchSpider
 
 
 def _text_of(url: str, response: Response) -> FetchedText:
@@ -407,8 +407,8 @@ def _failed(url: str, problem: str) -> FetchedText:
 
 
 def main() -> None:
-    """Fetch the pages of the FetchOrder on stdin; write the results to stdout."""
-    order: FetchOrder = json.load(sys.stdin)
+    """Fetch the pages of the FetchRequest on stdin; write the results to stdout."""
+    order: FetchRequest = json.load(sys.stdin)
     # Libraries may print to stdout; only the result belongs there.
     out = os.dup(1)
     os.dup2(2, 1)
@@ -422,7 +422,7 @@ def main() -> None:
     try:
         wrapper = Wrapper.of(order["definition"], "definition")
         process = AsyncCrawlerProcess(settings)
-        process.crawl(fetching(wrapper, order["urls"], pages))
+        process.crawl(fetch_spider(wrapper, order["urls"], pages))
         process.start()
     except FreshetError as error:
         pages = [_failed(url, str(error)) for url in order["urls"]]

@@ -29,9 +29,9 @@ from twisted.python.failure import Failure
 from crawler.config import Config
 from crawler.errors import (
     FORBIDDEN,
+    BadResponse,
     ConfigError,
     FreshetError,
-    Misbehaves,
     OffLimits,
     QueryFailed,
     first_problem,
@@ -64,7 +64,7 @@ from crawler.extract.response import (
 )
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
-from crawler.fetch.downloader import Ended, NotAsked
+from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.fetch.exchanges import ARCHIVED
 from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
@@ -88,7 +88,7 @@ BYTES_IN_MB = 1024 * 1024
 NOTHING: tuple[Any, ...] = (None, [], "")
 # Columns of items in CSV files, before and after those of the fields.
 EXPORTED = ("url", "categories", "outcome", "at")
-OF_DUPLICATES = ("duplicate_of", "similarity")
+DUPLICATE_COLUMNS = ("duplicate_of", "similarity")
 SITEMAP_AS_ITEM = (
     "sitemap matched by item_pages: make list_pages match it, too (list_pages = 'sitemap')"
 )
@@ -97,7 +97,7 @@ ARGUMENTS = "-a"
 # Scrapy setting for commands that only inspect pages: no crawl run begins. Not for users.
 INSPECTS = "INSPECTS_PAGES"
 # Modules with spider classes that override methods, but only visit due targets.
-OF_PROJECT = ("spiders.site", "spiders.feeds")
+PROJECT_MODULES = ("spiders.site", "spiders.feeds")
 # Errors whose message does not need the name of the class.
 PLAIN = (QueryFailed, IgnoreRequest, CannotResolveHostError, DownloadConnectionRefusedError)
 
@@ -254,7 +254,7 @@ class WrapperSpider(Spider):
         return not any(
             name in inherited and callable(getattr(value, "__func__", value))
             for part in _own_classes(cls)
-            if part.__module__ not in OF_PROJECT
+            if part.__module__ not in PROJECT_MODULES
             for name, value in vars(part).items()
         )
 
@@ -327,7 +327,7 @@ class WrapperSpider(Spider):
         if self.wrapper.wants_main_text:
             # Load the library before the fork, so that the subprocesses do not have to.
             load()
-        yield await self.read_apart(fetched, lambda: self._read(response, fetched))
+        yield await self.read_in_subprocess(fetched, lambda: self._read(response, fetched))
 
     async def _parse_long(
         self, readers: ProcessPool, response: TextResponse, fetched: Fetched
@@ -349,7 +349,7 @@ class WrapperSpider(Spider):
         finally:
             release_page(page)
 
-    async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
+    async def read_in_subprocess(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """Run `read_safely` in a subprocess; return its copy of the Fetched."""
         try:
             return await self.sandbox.run(lambda: self.read_safely(fetched, read))
@@ -363,7 +363,7 @@ class WrapperSpider(Spider):
             with time_limit(self.config.read_seconds):
                 read()
             return fetched
-        except (TimeLimitExceeded, Misbehaves) as problem:
+        except (TimeLimitExceeded, BadResponse) as problem:
             fetched.reason = str(problem)
         except Exception as error:
             if out_of_memory(error):
@@ -390,8 +390,8 @@ class WrapperSpider(Spider):
     def _failed(
         self, target: Target, failure: Failure, *, shared_fetch: bool = False
     ) -> Fetched | Skipped:
-        if isinstance(failure.value, NotAsked):
-            ended, request = isinstance(failure.value, Ended), failure.request  # type: ignore[attr-defined]
+        if isinstance(failure.value, NotRequested):
+            ended, request = isinstance(failure.value, RunEnded), failure.request  # type: ignore[attr-defined]
             return Skipped(target, str(failure.value), ended, _has_left(request))
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
@@ -408,7 +408,7 @@ class WrapperSpider(Spider):
         """Return the columns of exported items in CSV; empty: those of the first item."""
         if type(self).read_item is not WrapperSpider.read_item or not self.wrapper.item_pages:
             return ()
-        return (*EXPORTED, *self.wrapper.columns, *OF_DUPLICATES)
+        return (*EXPORTED, *self.wrapper.columns, *DUPLICATE_COLUMNS)
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the fields of an item page, and the main text if the definition asks for it."""
@@ -632,7 +632,7 @@ class CellReader:
             read = partial(self._read_part, page, fetched, cell)
             try:
                 if is_heavy(page):
-                    return await self.spider.read_apart(fetched, read)
+                    return await self.spider.read_in_subprocess(fetched, read)
                 return self.spider.read_safely(fetched, read)
             finally:
                 release_page(page)

@@ -332,10 +332,10 @@ def remove_options(parser: argparse.ArgumentParser) -> None:
 
 def run_remove(config: Config, opts: argparse.Namespace) -> None:
     """Remove feeds and their data, after asking for confirmation."""
-    urls, counts = asyncio.run(_remove(config, opts, really=False))
+    urls, counts = asyncio.run(_remove(config, opts, delete=False))
     if not opts.dry_run:
         confirm(in_words(counts), opts, of=listed(urls))
-        urls, counts = asyncio.run(_remove(config, opts, really=True))
+        urls, counts = asyncio.run(_remove(config, opts, delete=True))
     if opts.json:
         report: RemovalReport = {"dry_run": opts.dry_run, "urls": urls, "removed": counts}
         print_json(report)
@@ -345,11 +345,11 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
 
 
 async def _remove(
-    config: Config, opts: argparse.Namespace, *, really: bool
+    config: Config, opts: argparse.Namespace, *, delete: bool
 ) -> tuple[list[str], dict[str, int]]:
     async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
-        report = await remove_feeds(db, config, opts.spider, opts.urls, now, really=really)
+        report = await remove_feeds(db, config, opts.spider, opts.urls, now, delete=delete)
         return report["urls"], report["removed"]
 
 

@@ -93,8 +93,8 @@ class Table:
               in which they did
     at:       when the table was last used
     revision: revision of the stored table that this one is based on; 0: none is stored
-    taught:   posts learned from since that revision
-    has_news: whether marks have become common since that revision
+    learned:   posts learned from since that revision
+    has_new_common: whether marks have become common since that revision
     review_in: number of posts to wait before the pending ones are compared again
     changed_at, checked_at: when marks last became common, and when the stored table was last known
                             to be the same; seconds of the monotonic clock
@@ -107,8 +107,8 @@ class Table:
     pending: dict[str, int] = field(default_factory=dict)
     at: datetime | None = None
     revision: int = 0
-    taught: dict[str, None] = field(default_factory=dict)
-    has_news: bool = False
+    learned: dict[str, None] = field(default_factory=dict)
+    has_new_common: bool = False
     review_in: int = 0
     changed_at: float = 0.0
     checked_at: float = 0.0
@@ -125,7 +125,7 @@ class Table:
         """Return whether the source is so new that all its posts are learned from."""
         return len(self.posts) < EAGER_POSTS
 
-    def wants(self, post: str, number: int) -> bool:
+    def learns_from(self, post: str, number: int) -> bool:
         """Return whether to learn from a post.
 
         number: a hash of the post's key, so that all workers choose the same posts
@@ -157,18 +157,18 @@ class Table:
         if before is not None:
             self.tally.remove(before)
         # Keeps the smallest hashes, so that two posts keep the same marks of a common passage.
-        taught = self.tally.teach(text, MAX_MARKS_A_POST, MIN_OWN_WEIGHT, MIN_POSTS)
-        if taught is None:
+        learned = self.tally.learn(text, MAX_MARKS_A_POST, MIN_OWN_WEIGHT, MIN_POSTS)
+        if learned is None:
             if before is not None:
                 self.tally.add(before)
             return False
-        self._note(post, taught.marks, taught.frequent)
+        self._note(post, learned.marks, learned.frequent)
         return True
 
     def take_over(self, earlier: Table) -> None:
         """Add the posts that an earlier state of the table learned from, but did not store."""
         self.review_in = earlier.review_in
-        for post in earlier.taught:
+        for post in earlier.learned:
             marks = earlier.posts.get(post)
             if marks is None:
                 continue
@@ -187,18 +187,18 @@ class Table:
         """Record the counted marks of a post."""
         self.posts.pop(post, None)
         self.posts[post] = marks
-        self.taught.pop(post, None)
-        self.taught[post] = None
+        self.learned.pop(post, None)
+        self.learned[post] = None
         if frequent.size:
             self._promote(frequent)
         if len(self.posts) > MAX_POSTS:
             oldest = next(iter(self.posts))
             self.tally.remove(self.posts.pop(oldest))
-            self.taught.pop(oldest, None)
+            self.learned.pop(oldest, None)
 
     def _promote(self, new: Values) -> None:
         self.version += 1
-        self.has_news = True
+        self.has_new_common = True
         self.tally.make_common(new)
         self.common = np.concatenate([self.common, new])
         if self.common.size > MAX_COMMON:

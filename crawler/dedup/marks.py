@@ -143,7 +143,7 @@ class Tally:
         """Flag these marks as common."""
         self._change(hashes, 0)
 
-    def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> CountedMarks | None:
+    def learn(self, text: Text, most: int, least_own: int, least_posts: int) -> CountedMarks | None:
         """Count a post's marks if it has a passage of its own; return None otherwise.
 
         most:        maximum number of marks to count, those with the smallest hashes

@@ -43,7 +43,7 @@ WHOLE_PAGE = {"css": "body"}
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedSite:
     """A site definition, or a list of cells.
 
     kind:    `site` or `cells`
@@ -86,7 +86,7 @@ class Plan:
     places: name of the definition, or `feeds`, by the index of the watch
     """
 
-    definitions: list[Planned]
+    definitions: list[PlannedSite]
     feeds: list[tuple[int, Subscription]]
     places: dict[int, str]
 
@@ -213,7 +213,7 @@ def _group_of(watch: Watch) -> list[Any]:
     return [*common, watch.fields, watch.every, watch.tags[:1]]
 
 
-def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
+def _definition(watches: Sequence[tuple[int, Watch]]) -> PlannedSite:
     """Return the definition for a group of watches."""
     first = watches[0][1]
     host = urlsplit(_url(first)).netloc.removeprefix("www.")
@@ -222,7 +222,7 @@ def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
     rest: dict[str, Any] = dict(first.keys)
     if first.headers:
         rest["headers"] = dict(first.headers)
-    planned = Planned(CELLS if _is_cell(first) else SITE, values, [n for n, _ in watches])
+    planned = PlannedSite(CELLS if _is_cell(first) else SITE, values, [n for n, _ in watches])
     if planned.kind == CELLS:
         values["name"] += "-cells"
         cells: dict[str, Any] = {}

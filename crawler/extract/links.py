@@ -198,7 +198,7 @@ def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
 
     limit_bytes: maximum size of the decompressed sitemap
 
-    Raises Misbehaves for a decompression bomb.
+    Raises BadResponse for a decompression bomb.
     """
     if body.startswith(GZIP):
         with suppress(CorruptData):

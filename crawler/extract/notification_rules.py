@@ -49,7 +49,7 @@ NAME = r"^[A-Za-z0-9][\w.-]{0,63}$"
 Content = Mapping[str, Any]
 
 
-OF_PAGES = (Event.NEW, Event.CHANGED, Event.GONE, Event.BACK)
+PAGE_EVENTS = (Event.NEW, Event.CHANGED, Event.GONE, Event.BACK)
 
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "==": operator.eq,
@@ -227,7 +227,7 @@ class Rule(BaseModel):
 
     name: str = Key(pattern=NAME, description="name of the rule, which is part of message ids")
     events: Events = Key(
-        OF_PAGES,
+        PAGE_EVENTS,
         min_length=1,
         description="events: `new`, `changed`, `gone`, `back`, `near-duplicate`, `failing`, "
         "`silent`, `broken`; unset: `new`, `changed`, `gone`, `back`",

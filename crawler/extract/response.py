@@ -142,7 +142,7 @@ def moved_to(response: Response, final_url: str | None) -> str | None:
     return final_url if reasons and PERMANENT.issuperset(reasons) else None
 
 
-def at_least_hours(response: Response) -> float | None:
+def fresh_hours(response: Response) -> float | None:
     """Return the remaining lifetime in hours by `Cache-Control: max-age`; None without max-age."""
     control = (response.headers.get("Cache-Control") or b"").decode("latin-1").lower()
     if "no-cache" in control or "no-store" in control or not (match := MAX_AGE.search(control)):

@@ -43,7 +43,7 @@ from crawler.extract.keys import (
 )
 from crawler.extract.notification_rules import Rule, Rules, checked_rules
 from crawler.extract.stored_definition import Definition
-from crawler.items import OF_CAPS, Kind, Target
+from crawler.items import CAPS_SEPARATOR, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
 from crawler.utils.text import SPIDER_NAME, storable_name
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical, host_of, within
@@ -418,7 +418,7 @@ class Wrapper(BaseModel):
         """
         if target.cell:
             return self.cell_digests[target.cell]
-        had_too_many = OF_CAPS in (target.selector_digest or "")
+        had_too_many = CAPS_SEPARATOR in (target.selector_digest or "")
         return self.capped_digest(target) if had_too_many else self.selector_digest(target.kind)
 
     def capped_digest(self, target: Target) -> str:
@@ -427,7 +427,9 @@ class Wrapper(BaseModel):
         This digest contains the caps, so that the page is read again when one of them changes.
         """
         caps = [getattr(self, name) for name in CAPS]
-        return f"{self.selector_digest(target.kind)}{OF_CAPS}{digest_of(target.depth, *caps)}"
+        return (
+            f"{self.selector_digest(target.kind)}{CAPS_SEPARATOR}{digest_of(target.depth, *caps)}"
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -24,7 +24,7 @@ USUAL_PATH = re.compile(
 )
 # An index.xml is usually a feed, but an index.json is rarely one.
 NOT_USUAL = re.compile(r"/index\.json$", re.I)
-OF_COMMENTS = re.compile(r"comment|kommentar|commentaire|comentario|reacties", re.I)
+COMMENT_FEED = re.compile(r"comment|kommentar|commentaire|comentario|reacties", re.I)
 MAX_CANDIDATES = 50
 # Limits on Link headers, higher than any legitimate server needs.
 MAX_HEADERS = 20
@@ -58,7 +58,7 @@ def candidates(page: TextResponse) -> Candidates:
         if "feed" in relations or ("alternate" in relations and kind in FEED_TYPES):
             url = _joined(base, link.attrib["href"])
             text = f"{urlsplit(url).path if is_http(url) else ''} {link.attrib.get('title', '')}"
-            links.append((bool(OF_COMMENTS.search(text)), url))
+            links.append((bool(COMMENT_FEED.search(text)), url))
     # Keep the order of the page, but put feeds of comments last.
     links.sort(key=lambda link: link[0])
     urls = (_joined(base, href) for href in root.xpath("//a/@href | //area/@href").getall())

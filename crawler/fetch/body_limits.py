@@ -22,7 +22,7 @@ from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddlewa
 from scrapy.http import Response
 
 from crawler.config import Config
-from crawler.errors import Misbehaves, TooLarge
+from crawler.errors import BadResponse, TooLarge
 from crawler.utils.compression import decoded_body
 from crawler.utils.process import LARGE_BYTES, return_large_blocks
 
@@ -145,17 +145,17 @@ class SpooledBody:
         return self
 
     def load(self) -> bytes:
-        """Return the body and delete the file; raises Misbehaves if buffering failed."""
+        """Return the body and delete the file; raises BadResponse if buffering failed."""
         with self._file:
             if self._problem is not None:
                 reason = f"body of {self.size_bytes} bytes could not be buffered: {self._problem}"
-                raise Misbehaves(reason)
+                raise BadResponse(reason)
             self._file.seek(0)
             return self._file.read()
 
 
 class UnpackingMiddleware(HttpCompressionMiddleware):
-    """Decompresses bodies within limits on size, layers and parts; raises Misbehaves."""
+    """Decompresses bodies within limits on size, layers and parts; raises BadResponse."""
 
     def __init__(self, *, crawler: Crawler) -> None:
         super().__init__(crawler=crawler)

@@ -48,11 +48,11 @@ PAUSE_HOURS = 1.0
 MAX_PAUSE = timedelta(days=30)
 
 
-class NotAsked(IgnoreRequest):
+class NotRequested(IgnoreRequest):
     """Raised for a request that is not sent: its host is paused, or the host's cap is reached."""
 
 
-class Ended(NotAsked):
+class RunEnded(NotRequested):
     """Raised for a request that is not sent because this process is stopping."""
 
 
@@ -126,7 +126,7 @@ class Downloader(downloader.Downloader):
             slot.active.remove(request)
 
     def give_up(self) -> None:
-        """Cancel all requests in progress; they fail with Ended."""
+        """Cancel all requests in progress; they fail with RunEnded."""
         for task in list(self._sending):
             task.cancel()
 
@@ -137,7 +137,7 @@ class Downloader(downloader.Downloader):
         try:
             return await self._with_permit(slot, request)
         except asyncio.CancelledError:
-            raise Ended(ENDED) from None
+            raise RunEnded(ENDED) from None
         finally:
             self._sending.discard(task)
 
@@ -167,7 +167,7 @@ class Downloader(downloader.Downloader):
             self._process_queue(slot)
             if isinstance(error, HostHeld):
                 reason = f"requests to {host} are paused for another {error.seconds:.0f} s"
-                raise NotAsked(reason) from None
+                raise NotRequested(reason) from None
             raise
 
     def _process_queue(self, slot: Slot) -> None:
@@ -186,7 +186,7 @@ class Downloader(downloader.Downloader):
         for request, answer in list(slot.queue):
             if isinstance(request.meta.get("target"), Target):
                 slot.queue.remove((request, answer))
-                answer.errback(Failure(Ended(ENDED)))  # type: ignore[no-untyped-call]
+                answer.errback(Failure(RunEnded(ENDED)))  # type: ignore[no-untyped-call]
 
 
 class PolitenessMiddleware:
@@ -206,21 +206,21 @@ class PolitenessMiddleware:
         return cls(Session.of(crawler))
 
     async def process_request(self, request: Request) -> None:
-        """Wait while the host is paused, then count the request; raises NotAsked."""
+        """Wait while the host is paused, then count the request; raises NotRequested."""
         host, limits = host_of(request.url), self.session.limits
         while (seconds := limits.wait_seconds(host, self.session.clock.now())) > 0:
             if seconds > self.patience_seconds:
-                raise NotAsked(f"requests to {host} are paused for another {seconds:.0f} s")
+                raise NotRequested(f"requests to {host} are paused for another {seconds:.0f} s")
             if self.session.is_hurried:
-                raise Ended(ENDED)
+                raise RunEnded(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
         if limits.is_unreachable(host):
             if not request.meta.get("retry_times"):
-                raise NotAsked(f"{host} cannot be reached")
+                raise NotRequested(f"{host} cannot be reached")
             request.meta["dont_retry"] = True
             raise DownloadConnectionRefusedError("the host cannot be reached")
         if not await self.session.frontier.may_fetch(host):
-            raise NotAsked(f"{host}: request limit reached ({limits.cap} per run)")
+            raise NotRequested(f"{host}: request limit reached ({limits.cap} per run)")
 
     async def process_response(self, request: Request, response: Response) -> Response | Request:
         """Retry a busy host after its Retry-After; pause a host that refuses repeatedly."""
@@ -228,7 +228,7 @@ class PolitenessMiddleware:
         if self.session.limits.note(host, blocked=response.status in REFUSED):
             logger.warning("Host %s paused for an hour: it refused requests repeatedly", host)
             later = self.session.clock.now() + timedelta(hours=PAUSE_HOURS)
-            await self.session.leave_alone(host, later)
+            await self.session.pause_host(host, later)
             return response
         if response.status not in BUSY:
             return response
@@ -253,7 +253,7 @@ class PolitenessMiddleware:
         until = retry_after(response, now)
         if until is None:
             return response
-        await self.session.leave_alone(host, until)
+        await self.session.pause_host(host, until)
         waits = request.meta.get("waits", 0) + 1
         seconds = (until - now).total_seconds()
         if seconds > self.patience_seconds or waits > MAX_WAITS:

@@ -11,7 +11,7 @@ from twisted.web.http import RESPONSES
 
 from crawler.archive.records import Exchange
 from crawler.errors import ArchiveError
-from crawler.fetch.downloader import Ended
+from crawler.fetch.downloader import RunEnded
 from crawler.items import Target
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def archive(session: Session, request: Request, response: Response, head: 
 
     head: status line and headers as received; empty if unknown
 
-    Raises Ended if the archive cannot be written: the run ends, and the target stays due.
+    Raises RunEnded if the archive cannot be written: the run ends, and the target stays due.
     """
     target = request.meta.get("target")
     if session.archive is None or not isinstance(target, Target):
@@ -57,4 +57,4 @@ async def archive(session: Session, request: Request, response: Response, head: 
         request.meta[ARCHIVED] = await session.archive.add(exchange, target.archived)
     except ArchiveError as error:
         session.fail(error)
-        raise Ended("the archive cannot be written") from None
+        raise RunEnded("the archive cannot be written") from None

@@ -224,7 +224,7 @@ class Guard:
         address = literal(host)
         anywhere = self._is_open or (named and address is not None)
         policy = ConnectionPolicy(private=named, anywhere=anywhere)
-        if address is not None and not policy.let_through([address]):
+        if address is not None and not policy.allowed([address]):
             raise OffLimits(request.url, refusal(request.url, [address]))
         return policy
 
@@ -252,7 +252,7 @@ class ConnectionPolicy:
     anywhere: bool
     refused: list[Address] = field(default_factory=list)
 
-    def let_through(self, addresses: list[Address]) -> list[Address]:
+    def allowed(self, addresses: list[Address]) -> list[Address]:
         """Return the addresses that the policy allows; if it allows none, record them all."""
         if self.anywhere:
             return addresses
@@ -336,7 +336,7 @@ class AddressFilter:
 
     def resolutionComplete(self) -> None:  # noqa: N802
         """Pass on the allowed addresses."""
-        for address in self._policy.let_through(list(self._addresses)):
+        for address in self._policy.allowed(list(self._addresses)):
             self._receiver.addressResolved(self._addresses[address])
         self._receiver.resolutionComplete()
 

@@ -56,9 +56,9 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
-from crawler.errors import Misbehaves, OffLimits, QueryFailed
+from crawler.errors import BadResponse, OffLimits, QueryFailed
 from crawler.fetch.body_limits import LargeBodies, SpooledBody
-from crawler.fetch.downloader import NotAsked
+from crawler.fetch.downloader import NotRequested
 from crawler.fetch.exchanges import archive
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.frontier.session import Session
@@ -106,13 +106,13 @@ class BoundedChunks(_ChunkedTransferDecoder):
         self._surplus = 0
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Decode received data; raises Misbehaves if it is mostly framing."""
+        """Decode received data; raises BadResponse if it is mostly framing."""
         super().dataReceived(data)
         read = b"".join(self._pieces)
         self._pieces.clear()
         self._surplus += len(data) - 2 * len(read)
         if self._surplus > FRAMES_BYTES + len(self._buffer):
-            raise Misbehaves("chunk framing larger than the chunks")
+            raise BadResponse("chunk framing larger than the chunks")
         if read:
             self._pass_on(read)
         if self._rest:
@@ -152,12 +152,12 @@ class BoundedParser(_LenientHTTPClientParser):
     head: list[bytes]
 
     def allHeadersReceived(self) -> None:  # noqa: N802
-        """Continue with the body or the next response; raises Misbehaves for too many interims."""
+        """Continue with the body or the next response; raises BadResponse for too many interims."""
         self.response.head = b"\r\n".join(filter(None, self.head))
         self.head.clear()
         self.interim += self.response.code < 200
         if self.interim > MAX_INTERIM:
-            raise Misbehaves(f"more than {MAX_INTERIM} interim (1xx) responses")
+            raise BadResponse(f"more than {MAX_INTERIM} interim (1xx) responses")
         transport: Any = self.transport
         connection = transport._producer
         transport._producer = brief = BriefPause(connection)
@@ -171,16 +171,16 @@ class BoundedParser(_LenientHTTPClientParser):
                     connection.pauseProducing()
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
-        """Parse a header line; raises Misbehaves if the headers are too large."""
+        """Parse a header line; raises BadResponse if the headers are too large."""
         self.head_bytes += len(line) + 1
         self.head.append(line.rstrip(b"\r"))
         if self.head_bytes > HEAD_BYTES:
-            raise Misbehaves(f"headers larger than {HEAD_BYTES // 1024} kB")
+            raise BadResponse(f"headers larger than {HEAD_BYTES // 1024} kB")
         super().lineReceived(line)
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
-        """Raise Misbehaves for a line longer than LINE_BYTES."""
-        raise Misbehaves(f"header line longer than {LINE_BYTES // 1024} kB")
+        """Raise BadResponse for a line longer than LINE_BYTES."""
+        raise BadResponse(f"header line longer than {LINE_BYTES // 1024} kB")
 
 
 class BoundedProtocol(_LenientHTTP11ClientProtocol):
@@ -210,7 +210,7 @@ class BoundedProtocol(_LenientHTTP11ClientProtocol):
         """
         try:
             if self._parser is None:
-                raise Misbehaves("response without a request")
+                raise BadResponse("response without a request")
             self._parser.dataReceived(data)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001 - any error ends the response
             failure = Failure()  # type: ignore[no-untyped-call]
@@ -285,7 +285,7 @@ class Verifying(ClientTLSOptions):
                 except (VerificationError, CertificateError):
                     fault = f"is not valid for {name}"
             if fault is not None:
-                problem = Misbehaves(f"the certificate {fault} ({ACCEPT_HINT})")
+                problem = BadResponse(f"the certificate {fault} ({ACCEPT_HINT})")
                 tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
@@ -294,7 +294,7 @@ class Verifying(ClientTLSOptions):
 
 
 class HttpHandler(HTTP11DownloadHandler):
-    """Downloads http and https URLs; raises Misbehaves, OffLimits and Scrapy's errors."""
+    """Downloads http and https URLs; raises BadResponse, OffLimits and Scrapy's errors."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -311,7 +311,7 @@ class HttpHandler(HTTP11DownloadHandler):
     async def download_request(self, request: Request) -> Response:
         """Return the response to a request."""
         if request.meta.get("redirect_times") and len(request.url) > self._longest:
-            raise Misbehaves(
+            raise BadResponse(
                 f"redirects to a URL of {len(request.url)} characters (FRESHET_URL_CHARACTERS)"
             )
         try:
@@ -429,17 +429,17 @@ class LazyEndpoint:
 
 @contextmanager
 def _limit_time(request: Request) -> Iterator[None]:
-    """Limit the time of a request, including its redirects and retries; raises Misbehaves."""
+    """Limit the time of a request, including its redirects and retries; raises BadResponse."""
     meta, began = request.meta, monotonic()
     timeout, spent = meta.get("download_timeout"), meta.get(SPENT, 0.0)
     message = f"Timeout: no complete response in {timeout or 0:g} s (FRESHET_RESPONSE_SECONDS)"
     if timeout and spent >= timeout:
-        raise Misbehaves(message)
+        raise BadResponse(message)
     try:
         meta["download_timeout"] = timeout and timeout - spent
         yield
     except DownloadTimeoutError:
-        raise Misbehaves(message) from None
+        raise BadResponse(message) from None
     finally:
         meta["download_timeout"] = timeout
         meta[SPENT] = spent + monotonic() - began
@@ -456,14 +456,14 @@ def _explain_errors(request: Request, policy: ConnectionPolicy, limit_bytes: int
             raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:
-        raise Misbehaves(f"body larger than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
+        raise BadResponse(f"body larger than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
     except Exception as error:
         for cause in _causes(error):
-            if isinstance(cause, Misbehaves):
+            if isinstance(cause, BadResponse):
                 raise cause from None
             if cause is not error and isinstance(cause, HTTP_ERRORS):
                 reason = ": ".join(map(str, cause.args))
-                raise Misbehaves(f"invalid HTTP response: {reason}") from None
+                raise BadResponse(f"invalid HTTP response: {reason}") from None
         if isinstance(error, ResponseDataLossError):
             message = "connection closed before the end of the body"
             raise ResponseDataLossError(message) from None
@@ -491,14 +491,15 @@ class SqlHandler(BaseDownloadHandler):
     async def download_request(self, request: Request) -> Response:
         """Return the result as a JSON response.
 
-        Raises QueryFailed, and NotAsked if the database did not answer an earlier query of the run.
+        Raises QueryFailed, and NotRequested if the database did not answer an earlier query of
+        the run.
         """
         session, target = Session.of(self.crawler), request.meta.get("target")
         if not isinstance(target, Target) or target.cell is None:
             raise NotSupported(f"{request.url}: not a cell of this spider")
         cell = session.wrapper.cells[target.cell]
         if target.host in session.limits.given_up:
-            raise NotAsked(f"database {cell.database} does not answer")
+            raise NotRequested(f"database {cell.database} does not answer")
         try:
             queries = self._of(session, cell.database or "")
             began = time.monotonic()

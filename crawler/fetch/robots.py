@@ -21,7 +21,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import IGNORE_ROBOTS_HINT, OffLimits
-from crawler.fetch.downloader import NotAsked
+from crawler.fetch.downloader import NotRequested
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused.
 
         Also IgnoreRequest if the server cannot send the rules now (RFC 9309, section 2.3.1.4), and
-        NotAsked if they were not requested, for example because the host is paused.
+        NotRequested if they were not requested, for example because the host is paused.
         """
         is_web = urlparse_cached(request).scheme in {"http", "https"}
         if not is_web or request.meta.get("dont_obey_robotstxt"):
@@ -194,7 +194,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     async def _response(self, request: Request) -> Response | None:
         """Fetch robots.txt of the request's host; return None if that fails.
 
-        Raises NotAsked if it was not requested: it must not count as missing later.
+        Raises NotRequested if it was not requested: it must not count as missing later.
         """
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
@@ -210,7 +210,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         self._stats.inc_value("robotstxt/request_count")
         try:
             return await self.crawler.engine.download_async(robots_request)
-        except NotAsked:
+        except NotRequested:
             raise
         except Exception as error:
             if isinstance(error, OffLimits) and error.url == robots_request.url:

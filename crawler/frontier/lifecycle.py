@@ -166,15 +166,15 @@ def whole(counts: Mapping[str, float]) -> Counter[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class EndState:
     """State of a spider after a run.
 
-    outlook: state of the spider's targets
-    held:    paused hosts of due targets, and the end of each pause
+    remaining: state of the spider's targets
+    paused_hosts:    paused hosts of due targets, and the end of each pause
     """
 
-    outlook: RemainingTargets
-    held: dict[str, datetime]
+    remaining: RemainingTargets
+    paused_hosts: dict[str, datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +199,17 @@ class Ending:
         """Repair visits of workers that crashed or lost their connection."""
         await repair_log(self.db, self.registry, self.spider, self.started, self.now)
 
-    async def with_remaining(self, counts: Counts) -> tuple[Counter[str], Left]:
+    async def with_remaining(self, counts: Counts) -> tuple[Counter[str], EndState]:
         """Add the counts of unlisted items, of all targets and of targets that remain due."""
         of_run = dict(counts)
         # Items are marked as unlisted only after all due list pages were read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             of_run["unlisted"] = await listings.settle(self.db, self.spider, self.now)
-        outlook = await targets.remaining(self.db, self.spider, self.started, self.now)
-        of_run["targets"] = outlook.targets
+        remaining = await targets.remaining(self.db, self.spider, self.started, self.now)
+        of_run["targets"] = remaining.targets
         of_run["due"] = await targets.count_due(self.db, self.spider, self.started)
-        held = await due.held(self.db, self.spider, self.started, self.now)
-        return whole(of_run), Left(outlook, held)
+        paused_hosts = await due.held(self.db, self.spider, self.started, self.now)
+        return whole(of_run), EndState(remaining, paused_hosts)
 
 
 @dataclass(frozen=True, slots=True)

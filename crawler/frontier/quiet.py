@@ -55,7 +55,7 @@ IGNORED = (
     "FRESHET_", "LOG_", "AUTOTHROTTLE_", "CONCURRENT_", "COOKIES_", "DOWNLOAD_", "HTTPERROR_",
     "REDIRECT_", "RETRY_", "ROBOTSTXT_", "USER_AGENT",
 )  # fmt: skip
-OF_PROJECT = {
+PROJECT_SETTINGS = {
     "BOT_NAME", "SPIDER_MODULES", "NEWSPIDER_MODULE", "COMMANDS_MODULE", "FEED_EXPORT_ENCODING",
     "FEED_EXPORTERS", "SETTINGS_MODULE", "EDITOR",
 }  # fmt: skip
@@ -70,12 +70,12 @@ FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class QuietRun:
-    """A recorded run that visited nothing. outlook: the targets of the spider, none of them due."""
+    """A recorded run that visited nothing. remaining: the spider's targets, none of them due."""
 
     spider: str
     started: datetime
     finished: datetime
-    outlook: RemainingTargets
+    remaining: RemainingTargets
 
 
 def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> bool:
@@ -107,7 +107,7 @@ def is_plain(settings: Settings) -> bool:
     """Return whether settings add nothing to Freshet that would act in a run without requests."""
     lowest = get_settings_priority("project")
     return all(
-        name.startswith(IGNORED) or name in OF_PROJECT or FIXED.get(name) == _plain(value)
+        name.startswith(IGNORED) or name in PROJECT_SETTINGS or FIXED.get(name) == _plain(value)
         for name, value in settings.items()
         if (settings.getpriority(name) or 0) >= lowest
     )
@@ -154,17 +154,17 @@ async def record_quiet_run(
     started = Clock(config.clock_offset_hours).now()
     if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
         return None
-    outlook = await runs.outlook(db, spider, started)
-    if not outlook.waiting:
+    remaining = await runs.remaining(db, spider, started)
+    if not remaining.waiting:
         return None
     lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))
     await lease.take(busy)
     try:
         finished = Clock(config.clock_offset_hours).now()
-        await runs.record_quiet(db, spider, started, finished, outlook)
+        await runs.record_quiet(db, spider, started, finished, remaining)
     finally:
         await lease.release()
-    return QuietRun(spider, started, finished, outlook)
+    return QuietRun(spider, started, finished, remaining)
 
 
 def digest_of_inputs(
@@ -240,8 +240,8 @@ def _report(run: QuietRun, settings: Settings) -> None:
     guard_logs()
     configure_logging(settings)
     log_scrapy_info(settings)
-    show(quiet_sentence(run.spider, run.outlook, run.finished), settings)
-    counts = figures({}, run.outlook.targets)
+    show(quiet_sentence(run.spider, run.remaining, run.finished), settings)
+    counts = figures({}, run.remaining.targets)
     stats = {f"freshet/{name}": value for name, value in counts.items()} | {
         "start_time": run.started,
         "finish_time": run.finished,

@@ -154,7 +154,7 @@ class HostLimits:
     """State of the hosts of one run.
 
     cap:      maximum number of requests per host; 0: no cap
-    strikes:  number of consecutive blocked responses after which a host is paused
+    max_blocked:  number of consecutive blocked responses after which a host is paused
     requests: number of requests by host
     holds:    end of the pause by host
     given_up: hosts that get no more requests in this run
@@ -162,7 +162,7 @@ class HostLimits:
     """
 
     cap: int = 0
-    strikes: int = 3
+    max_blocked: int = 3
     tries: int = 10
     requests: Counter[str] = field(default_factory=Counter)
     holds: dict[str, datetime] = field(default_factory=dict)
@@ -187,10 +187,10 @@ class HostLimits:
         self.holds[host] = max(until, self.holds.get(host, until))
 
     def note(self, host: str, *, blocked: bool) -> bool:
-        """Count a response; return True if it is the `strikes`-th blocked one in a row."""
+        """Count a response; return True if it is the `max_blocked`-th blocked one in a row."""
         self._failed.pop(host, None)
         self._blocked[host] = self._blocked[host] + 1 if blocked else 0
-        return self._blocked[host] == self.strikes
+        return self._blocked[host] == self.max_blocked
 
     def note_failure(self, host: str) -> bool:
         """Count a failed connection; return True if it is the `tries`-th in a row."""

@@ -24,7 +24,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier, LocalFrontier
 from crawler.frontier.lifecycle import (
     Ending,
-    Left,
+    EndState,
     RunWarnings,
     counts_of,
     prepare,
@@ -118,7 +118,7 @@ class Session:
         self.due_at_start = 0
         self.targets_at_end = 0
         self.is_full = False
-        self.left: Left | None = None
+        self.end_state: EndState | None = None
         self.reason = ""
         self.prepares = self.sums_up = True
         self.is_hurried = False
@@ -225,7 +225,7 @@ class Session:
         self.findings += 1
         self._wake()
 
-    def hand_over(self, target: Target) -> None:
+    def drop_visit(self, target: Target) -> None:
         """Drop a visit of a target that another process has visited or taken over."""
         # Complete the entry: Redis may still list it as leased by this worker.
         self.frontier.done(target.key, {})
@@ -253,7 +253,7 @@ class Session:
         patience = timedelta(seconds=self.config.retry_after_seconds)
         return self.limits.closed(self.clock.now(), patience)
 
-    async def leave_alone(self, host: str, until: datetime) -> None:
+    async def pause_host(self, host: str, until: datetime) -> None:
         """Pause requests to a host until `until`, also in later runs."""
         self.limits.hold(host, until)
         await self.frontier.hold(host, (until - self.clock.now()).total_seconds())
@@ -290,7 +290,7 @@ class Session:
             self._closing = asyncio.ensure_future(engine.close_spider_async(reason=reason))
         self._wake()
 
-    def find_flaw(self, message: str) -> None:
+    def note_flaw(self, message: str) -> None:
         """Fail the run at its end, without stopping it; only the first message is reported."""
         if self.flaw is None:
             self.flaw = self._failed(message)
@@ -304,7 +304,7 @@ class Session:
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)
         else:
-            self.find_flaw(_in_line(failure.value))
+            self.note_flaw(_in_line(failure.value))
 
     def _callback_failed(self, failure: Failure, response: Response | None) -> None:
         """End the run after an exception in a callback, which yields no item for its target."""
@@ -430,7 +430,7 @@ class Session:
         assert stats is not None
         names = {name.removeprefix(EXCEPTIONS) for name in stats.get_stats() if EXCEPTIONS in name}
         if raised := sorted(names - {"count"}):
-            self.find_flaw(f"the spider raised {', '.join(raised)}")
+            self.note_flaw(f"the spider raised {', '.join(raised)}")
         own = {**self.counts, **self.shares()}
         own.pop(IN_DOUBT, None)
         self.own = whole(own)
@@ -467,7 +467,7 @@ class Session:
 
     async def _sum_up(self, reason: str) -> None:
         self.reason = reason
-        self.counts, self.left = await self.ending.with_remaining({**self.counts})
+        self.counts, self.end_state = await self.ending.with_remaining({**self.counts})
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
@@ -499,7 +499,7 @@ class _Watch(logging.Handler):
         if getattr(record, "spider", None) in (None, self._session.crawler.spider):
             raised = record.exc_info[1] if record.exc_info else None
             message = record.getMessage().partition(":")[0]
-            self._session.find_flaw(f"{message}: {_in_line(raised)}" if raised else message)
+            self._session.note_flaw(f"{message}: {_in_line(raised)}" if raised else message)
 
 
 def _in_line(error: BaseException | None) -> str:

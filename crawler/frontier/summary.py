@@ -126,10 +126,10 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
     elif due:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing fetched: {due:.0f} {are} due{reasons}")
-    elif session.left is None or not session.left.outlook.targets:
+    elif session.end_state is None or not session.end_state.remaining.targets:
         parts.append("nothing fetched: no targets, or all are gone (see scrapy targets)")
     else:
-        parts += _nothing_due(session.left.outlook, session.clock.now())
+        parts += _nothing_due(session.end_state.remaining, session.clock.now())
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
         parts.append(f"{new:.0f} new posts, {edited:.0f} edited, about {missed:.0f} missed")
@@ -137,8 +137,8 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         parts.append(f"{counts['left_out']:.0f} links skipped because of caps (see the warnings)")
     if counts["missed_visits"]:
         parts.append(f"{counts['missed_visits']:.0f} planned visits missed")
-    if fetched and session.left is not None:
-        parts += _not_due(session.left.outlook, session.clock.now())
+    if fetched and session.end_state is not None:
+        parts += _not_due(session.end_state.remaining, session.clock.now())
     if fetched and due:
         parts.append(f"{due:.0f} still due{reasons}")
     if session.is_full and session.allowance.caps:
@@ -163,29 +163,29 @@ def _outcomes(counts: dict[str, float]) -> str:
     return f"{line}; accuracy {accuracy:.2%} ({readable}{unread})"
 
 
-def quiet_sentence(spider: str, outlook: RemainingTargets, now: datetime) -> str:
-    """Return the summary of a run for which nothing was due. outlook: its targets."""
-    return f"{spider}: {'; '.join(_nothing_due(outlook, now))}"
+def quiet_sentence(spider: str, remaining: RemainingTargets, now: datetime) -> str:
+    """Return the summary of a run for which nothing was due. remaining: its targets."""
+    return f"{spider}: {'; '.join(_nothing_due(remaining, now))}"
 
 
-def _nothing_due(outlook: RemainingTargets, now: datetime) -> list[str]:
-    return ["nothing fetched: nothing was due", *_not_due(outlook, now)]
+def _nothing_due(remaining: RemainingTargets, now: datetime) -> list[str]:
+    return ["nothing fetched: nothing was due", *_not_due(remaining, now)]
 
 
-def _not_due(outlook: RemainingTargets, now: datetime) -> list[str]:
+def _not_due(remaining: RemainingTargets, now: datetime) -> list[str]:
     """Return how many targets are not due, when the next ones are, and how to fetch them now."""
     parts: list[str] = []
-    if outlook.repeated:
-        parts.append(f"{outlook.repeated:,} failed and will be retried in the next run")
-    if outlook.waiting and outlook.next_visit is not None:
-        first = moment(outlook.next_visit, now)
+    if remaining.repeated:
+        parts.append(f"{remaining.repeated:,} failed and will be retried in the next run")
+    if remaining.waiting and remaining.next_visit is not None:
+        first = moment(remaining.next_visit, now)
         parts.append(
-            f"{outlook.waiting:,} of {count(outlook.targets, 'target')} not due until {first} "
+            f"{remaining.waiting:,} of {count(remaining.targets, 'target')} not due until {first} "
             f"at the earliest; {ALL_NOW}"
         )
-    if outlook.failed and outlook.failed_until is not None:
-        first = moment(outlook.failed_until, now)
-        parts.append(f"{outlook.failed:,} of these failed before and are retried from {first}")
+    if remaining.failed and remaining.failed_until is not None:
+        first = moment(remaining.failed_until, now)
+        parts.append(f"{remaining.failed:,} of these failed before and are retried from {first}")
     return parts
 
 
@@ -201,11 +201,11 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         limit = getattr(getattr(session.crawler.spider, "arguments", None), "limit", None)
         given = "-a limit" if limit is None else f"-a limit={limit}"
         why.append(f"{given} was reached (run again to continue, or omit the limit)")
-    held = list(session.left.held.items()) if session.left else []
-    for host, until in held[:MAX_SHOWN_HOSTS]:
+    paused_hosts = list(session.end_state.paused_hosts.items()) if session.end_state else []
+    for host, until in paused_hosts[:MAX_SHOWN_HOSTS]:
         why.append(f"{host} requested a pause until {moment(until, now)}")
-    if len(held) > MAX_SHOWN_HOSTS:
-        why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} requested pauses")
+    if len(paused_hosts) > MAX_SHOWN_HOSTS:
+        why.append(f"{count(len(paused_hosts) - MAX_SHOWN_HOSTS, 'more host')} requested pauses")
     cap = session.limits.cap
     if session.frontier.is_shared:
         # The number of other workers' requests is unknown, so infer the cap from the other reasons.

@@ -178,14 +178,14 @@ def judge_folder(here: Path | None, search: Sequence[str]) -> list[Finding]:
     for path in search:
         if any((here / path).resolve().is_relative_to(package) for package in packages):
             message = f"Python imports from {path or here}, where Freshet's modules shadow redis"
-            todo = f"run scrapy in {PROJECT} and remove the folder from PYTHONPATH"
-            findings.append(failed(Check.FOLDER, message, todo))
+            fix = f"run scrapy in {PROJECT} and remove the folder from PYTHONPATH"
+            findings.append(failed(Check.FOLDER, message, fix))
             break
     project = closest_scrapy_cfg(here)
     if project and Path(project).parent.resolve() != PROJECT:
         message = f"scrapy.cfg is in {Path(project).parent}, but the code is in {PROJECT}"
-        todo = f"cd {PROJECT}, or use that project's environment"
-        findings.append(failed(Check.FOLDER, message, todo))
+        fix = f"cd {PROJECT}, or use that project's environment"
+        findings.append(failed(Check.FOLDER, message, fix))
     return findings or [ok(Check.FOLDER, str(PROJECT))]
 
 
@@ -206,16 +206,16 @@ def check_names() -> list[Finding]:
         message = f"package {name!r} is also installed {owner} ({spec.origin})"
         origin = Path(spec.origin)
         place = origin.parent if origin.name == "__init__.py" else origin
-        todo = f"pip uninstall {owners[0]}" if owners else f"remove {place}"
+        fix = f"pip uninstall {owners[0]}" if owners else f"remove {place}"
         first = find_spec(name)
         folders = (first.submodule_search_locations or []) if first else []
         is_ours = any(Path(folder).resolve() == PROJECT / name for folder in folders)
         if name in NEEDED and not is_ours:
-            todo += f", or run python -m scrapy in {PROJECT}"
-            findings.append(failed(Check.NAMES, message, todo))
+            fix += f", or run python -m scrapy in {PROJECT}"
+            findings.append(failed(Check.NAMES, message, fix))
         else:
-            todo += f", or always run python -m scrapy in {PROJECT}"
-            findings.append(warning(Check.NAMES, message, todo))
+            fix += f", or always run python -m scrapy in {PROJECT}"
+            findings.append(warning(Check.NAMES, message, fix))
     return findings or [ok(Check.NAMES, "no installed package shadows the project's packages")]
 
 

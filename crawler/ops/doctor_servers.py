@@ -91,8 +91,8 @@ def check_data_folder(config: Config) -> list[Finding]:
         except OSError as error:
             problem = os.strerror(error.errno) if error.errno else str(error)
     if problem:
-        todo = "set FRESHET_DATA_DIR to a writable folder"
-        return [failed(Check.DATA_FOLDER, f"{folder}: {problem}", todo)]
+        fix = "set FRESHET_DATA_DIR to a writable folder"
+        return [failed(Check.DATA_FOLDER, f"{folder}: {problem}", fix)]
     limits = (MIN_LOCKS_GB, MIN_LOCKS_GB) if config.mongo_uri else (min_free_gb(config), LOW_GB)
     free_bytes = shutil.disk_usage(existing).free
     return [judge_free_space(Check.DATA_FOLDER, free_bytes, str(folder), *limits)]
@@ -128,8 +128,8 @@ def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
     if server.answers():
         return ok(Check.EMBEDDED, f"running (process {pid}), data in {server.folder}"), True
     if pid is not None:
-        message, _, todo = server.unresponsive().partition(": ")
-        return failed(Check.EMBEDDED, message, todo), False
+        message, _, fix = server.unresponsive().partition(": ")
+        return failed(Check.EMBEDDED, message, fix), False
     message = f"not running; the next command starts it; data in {server.folder}"
     return ok(Check.EMBEDDED, message), False
 
@@ -150,8 +150,8 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if wanted is None or stored is None:
         return findings
     if refused := await index.refusal(db, wanted, stored):
-        message, _, todo = refused.rpartition(": ")
-        return [*findings, failed(Check.NEAR_DUPLICATES, message, todo)]
+        message, _, fix = refused.rpartition(": ")
+        return [*findings, failed(Check.NEAR_DUPLICATES, message, fix)]
     message = f"scheme {stored['scheme']}, band claims in {stored['backend']}"
     if wanted["backend"] != stored["backend"]:
         message += f"; the next crawl moves them to {wanted['backend']}"
@@ -163,12 +163,12 @@ async def _check_write(db: Database, config: Config) -> Finding:
         taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
     except StorageError as error:
         message = f"write with write concern majority and journal failed: {error}"
-        todo = "check the server's log, disk and journal, and the user's role (readWrite)"
-        return failed(Check.MONGODB_WRITE, message, todo)
+        fix = "check the server's log, disk and journal, and the user's role (readWrite)"
+        return failed(Check.MONGODB_WRITE, message, fix)
     message = f"wrote, read and deleted a document; journaled by a majority in {taken_ms:.1f} ms"
     if taken_ms > SLOW_WRITE_MS:
-        todo = "check the server's disk and the replication lag"
-        return warning(Check.MONGODB_WRITE, message, todo)
+        fix = "check the server's disk and the replication lag"
+        return warning(Check.MONGODB_WRITE, message, fix)
     return ok(Check.MONGODB_WRITE, message)
 
 
@@ -182,17 +182,17 @@ def judge_mongodb(server: Server, config: Config) -> list[Finding]:
     if server.version < MIN_MONGODB:
         findings = [failed(Check.MONGODB, message, "Freshet needs MongoDB 4.4 or newer")]
     elif server.version < TESTED_MONGODB:
-        todo = "upgrade to 6.0 (the oldest tested version) or newer"
-        findings = [warning(Check.MONGODB, message, todo)]
+        fix = "upgrade to 6.0 (the oldest tested version) or newer"
+        findings = [warning(Check.MONGODB, message, fix)]
     elif server.round_trip_ms > SLOW_MS:
-        todo = "run it closer to the crawlers: each batch waits for a round trip"
-        findings = [warning(Check.MONGODB, message, todo)]
+        fix = "run it closer to the crawlers: each batch waits for a round trip"
+        findings = [warning(Check.MONGODB, message, fix)]
     else:
         findings = [ok(Check.MONGODB, message)]
     if server.members == 2:
         message = f"replica set {server.replica_set} has two members"
-        todo = "add a third member: with two, writes fail if either is unavailable"
-        findings.append(warning(Check.MONGODB, message, todo))
+        fix = "add a third member: with two, writes fail if either is unavailable"
+        findings.append(warning(Check.MONGODB, message, fix))
     if server.free_bytes is not None:
         where, min_gb = "the server's data", min_free_gb(config)
         findings.append(judge_free_space(Check.MONGODB_DISK, server.free_bytes, where, min_gb))
@@ -227,8 +227,8 @@ def judge_data_version(name: str, version: int | None) -> Finding:
         return failed(Check.MONGODB_DATA, message, "upgrade Freshet or use another database")
     if version < VERSION:
         message = f"{name}: version {version}; the next command migrates it to {VERSION}"
-        todo = "make a backup and stop all other workers first"
-        return warning(Check.MONGODB_DATA, message, todo)
+        fix = "make a backup and stop all other workers first"
+        return warning(Check.MONGODB_DATA, message, fix)
     return ok(Check.MONGODB_DATA, f"{name}: version {version}")
 
 
@@ -238,13 +238,13 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
     for lack in lacks:
         is_wrong = "differs from the schema" if lack.differs else "is missing"
         message = f"{lack.name} of {lack.collection} {is_wrong}"
-        todo = f"in mongosh: {lack.command}"
+        fix = f"in mongosh: {lack.command}"
         if lack.unique:
             message += ": duplicates are not prevented"
-            findings.append(failed(Check.MONGODB_INDEXES, message, todo))
+            findings.append(failed(Check.MONGODB_INDEXES, message, fix))
         else:
             message += ": queries without it are slow"
-            findings.append(warning(Check.MONGODB_INDEXES, message, todo))
+            findings.append(warning(Check.MONGODB_INDEXES, message, fix))
     return findings or [ok(Check.MONGODB_INDEXES, "complete")]
 
 
@@ -280,8 +280,8 @@ def judge_run(
         return ok(Check.LAST_RUN, f"running on {on}; {due}", of=name)
     ago = span((now - state.latest).total_seconds())
     if state.finished is None:
-        todo = "no action needed: the next run repairs the change log; the cause may be in the log"
-        return warning(Check.LAST_RUN, f"interrupted {ago} ago; {due}", todo, of=name)
+        fix = "no action needed: the next run repairs the change log; the cause may be in the log"
+        return warning(Check.LAST_RUN, f"interrupted {ago} ago; {due}", fix, of=name)
     message, fetches = f"ended {ago} ago ({state.reason}); {due}", state.fetches
     if fetches is None or not fetches.failed:
         return ok(Check.LAST_RUN, message, of=name)
@@ -294,8 +294,8 @@ def judge_run(
     if share < MAX_FAILED_SHARE:
         return ok(Check.LAST_RUN, message, of=name)
     # Only a warning: other sites still work, and container health checks use the exit code.
-    todo = f"scrapy targets {name} --errors lists the pages"
-    return warning(Check.LAST_RUN, message, todo, of=name)
+    fix = f"scrapy targets {name} --errors lists the pages"
+    return warning(Check.LAST_RUN, message, fix, of=name)
 
 
 async def check_versions(db: Database, spiders: Sequence[str], config: Config) -> list[Finding]:
@@ -312,8 +312,8 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
     message += f", limit {megabytes(max_size)}"
     if size <= max_size:
         return ok(Check.VERSIONS, message, of=name)
-    todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
-    return warning(Check.VERSIONS, message, todo, of=name)
+    fix = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
+    return warning(Check.VERSIONS, message, fix, of=name)
 
 
 async def check_retention(db: Database, config: Config, now: datetime) -> list[Finding]:
@@ -356,17 +356,17 @@ def judge_notifications(state: NotifyStatus, now: datetime) -> list[Finding]:
     oldest = state["oldest_event"]
     if oldest is not None and now - oldest > MAX_UNDELIVERED:
         message = f"an event has had no messages for {span((now - oldest).total_seconds())}"
-        todo = "run scrapy notify deliver, by cron or with --follow, or the service"
-        findings.append(warning(Check.NOTIFICATIONS, message, todo))
+        fix = "run scrapy notify deliver, by cron or with --follow, or the service"
+        findings.append(warning(Check.NOTIFICATIONS, message, fix))
     for channel in state["channels"]:
         if channel["dead"]:
             message = f"{count(channel['dead'], 'dead letter')} of channel {channel['channel']}"
-            todo = "run scrapy notify dead, then scrapy notify retry --all"
-            findings.append(warning(Check.NOTIFICATIONS, message, todo))
+            fix = "run scrapy notify dead, then scrapy notify retry --all"
+            findings.append(warning(Check.NOTIFICATIONS, message, fix))
         if channel["reason"]:
             message = f"channel {channel['channel']} fails: {channel['reason']}"
-            todo = f"run scrapy notify test {channel['channel']}"
-            findings.append(warning(Check.NOTIFICATIONS, message, todo))
+            fix = f"run scrapy notify test {channel['channel']}"
+            findings.append(warning(Check.NOTIFICATIONS, message, fix))
     if not findings and (state["rules"] or state["channels"]):
         waiting = sum(channel["waiting"] for channel in state["channels"])
         message = f"{count(state['rules'], 'rule')}, {count(len(state['channels']), 'channel')}"
@@ -405,9 +405,9 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
             continue
         more = ", …" if broken.count > len(broken.examples) else ""
         message = f"{count(broken.count, 'violation')}: {', '.join(broken.examples)}{more}"
-        todo, examples = ADVICE.get(invariant, REBUILD), tuple(broken.examples)
+        fix, examples = ADVICE.get(invariant, REBUILD), tuple(broken.examples)
         findings.append(
-            Finding(invariant, Status.FAILED, message, todo, broken=broken.count, examples=examples)
+            Finding(invariant, Status.FAILED, message, fix, broken=broken.count, examples=examples)
         )
     if report.uncompared:
         message = f"{report.uncompared:,} posts with text have not been compared"
@@ -435,11 +435,11 @@ def judge_redis(server: RedisServer) -> list[Finding]:
     if server.runs_scripts:
         findings.append(ok(Check.REDIS_SCRIPTS, "Lua scripts can read and write"))
     else:
-        message, todo = (
+        message, fix = (
             "a Lua script could not read a value that it had written",
             "use a server with Lua scripting",
         )
-        findings.append(failed(Check.REDIS_SCRIPTS, message, todo))
+        findings.append(failed(Check.REDIS_SCRIPTS, message, fix))
     limit = f"{server.memory_bytes / MB:,.0f} MB" if server.memory_bytes else "no limit"
     message = f"{limit}, maxmemory-policy {server.policy}"
     if server.policy == "noeviction":
@@ -448,12 +448,12 @@ def judge_redis(server: RedisServer) -> list[Finding]:
         message = "the server does not report its maxmemory-policy"
         findings.append(warning(Check.REDIS_MEMORY, message, "allow the user to run INFO"))
     else:
-        todo = "set maxmemory-policy noeviction: otherwise a full server evicts Freshet's keys"
-        findings.append(warning(Check.REDIS_MEMORY, message, todo))
+        fix = "set maxmemory-policy noeviction: otherwise a full server evicts Freshet's keys"
+        findings.append(warning(Check.REDIS_MEMORY, message, fix))
     kept = Check.REDIS_PERSISTENCE
     if server.is_failing:
-        message, todo = "the server cannot write its persistence file", "check its disk and its log"
-        findings.append(failed(kept, message, todo))
+        message, fix = "the server cannot write its persistence file", "check its disk and its log"
+        findings.append(failed(kept, message, fix))
     elif server.is_kept is None:
         findings.append(warning(kept, "the server does not report whether persistence is on"))
     elif server.is_kept:

@@ -42,7 +42,7 @@ from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.posts import FieldCoverage
 from crawler.utils.text import count, listed
-from spiders.probe import Answer, asking
+from spiders.probe import Answer, robots_spider
 from spiders.wrapper import WrapperSpider
 
 DAY_HOURS = 24
@@ -98,8 +98,8 @@ def judge_settings(config: Config) -> Iterator[Finding]:
     """Yield a finding for settings that conflict with each other or are a risk."""
     if config.redis_url and config.mongo_uri is None:
         message = "REDIS_URL is set, but other machines cannot use the embedded MongoDB"
-        todo = "set MONGO_URI if workers on other machines share the crawl"
-        yield warning(Check.SETTINGS, message, todo)
+        fix = "set MONGO_URI if workers on other machines share the crawl"
+        yield warning(Check.SETTINGS, message, fix)
     if config.clock_offset_hours:
         message = f"FRESHET_CLOCK_OFFSET_HOURS={config.clock_offset_hours:g} shifts all times"
         yield warning(Check.SETTINGS, message, "unset it: it is meant for tests")
@@ -125,11 +125,11 @@ def judge_settings(config: Config) -> Iterator[Finding]:
         yield warning(Check.SETTINGS, message, "raise the cap or lower the budget")
     if config.private_addresses:
         message = "FRESHET_PRIVATE_ADDRESSES=1 lets any page make Freshet fetch private addresses"
-        todo = "unset it and list the hosts that you need in FRESHET_PRIVATE_HOSTS"
-        yield warning(Check.SETTINGS, message, todo)
+        fix = "unset it and list the hosts that you need in FRESHET_PRIVATE_HOSTS"
+        yield warning(Check.SETTINGS, message, fix)
     if not config.contact:
-        todo = "set FRESHET_CONTACT to your URL or email address"
-        yield warning(Check.SETTINGS, "the user agent gives site owners no contact", todo)
+        fix = "set FRESHET_CONTACT to your URL or email address"
+        yield warning(Check.SETTINGS, "the user agent gives site owners no contact", fix)
 
 
 def check_definitions(
@@ -147,8 +147,8 @@ def check_definitions(
             try:
                 module = import_module(name)
             except Exception as error:  # noqa: BLE001 - a user's module may raise anything
-                todo = "fix the module: until then no spider can run"
-                findings.append(failed(Check.WRAPPER, describe_error(error), todo, of=name))
+                fix = "fix the module: until then no spider can run"
+                findings.append(failed(Check.WRAPPER, describe_error(error), fix, of=name))
                 continue
             spiders |= {spider.name: spider for spider in iter_spider_classes(module)}
     jobs: list[Job] = []
@@ -157,8 +157,8 @@ def check_definitions(
         jobs = list(defaults.jobs)
         names = [name for name in defaults.unwatched if issubclass(spiders[name], WrapperSpider)]
         for name in defaults.undefined:
-            message, _, todo = undefined_words(name).partition(": ")
-            findings.append(warning(Check.WRAPPER, message, todo, of=name))
+            message, _, fix = undefined_words(name).partition(": ")
+            findings.append(warning(Check.WRAPPER, message, fix, of=name))
     for name in names:
         try:
             jobs += jobs_of([*with_files([name])], spiders, stored)
@@ -233,7 +233,7 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
         if by_robots and site.wrapper.robots is not False:
             process = process or AsyncCrawlerProcess(own)
             urls, answers[name] = list(by_robots)[:MAX_HOSTS], []
-            spider = asking(site.job.spider, urls, ROBOTS_SECONDS, answers[name])
+            spider = robots_spider(site.job.spider, urls, ROBOTS_SECONDS, answers[name])
             process.crawl(spider, **site.job.arguments)
     if process is not None:
         process.start()
@@ -259,16 +259,16 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
     host, of = urlsplit(answer.url).netloc, wrapper.name
     if answer.rules is None:
         message = f"{host} is unreachable: {answer.problem}"
-        todo = "check the host name, the network and the proxy"
-        return warning(Check.ROBOTS, message, todo, of=of)
+        fix = "check the host name, the network and the proxy"
+        return warning(Check.ROBOTS, message, fix, of=of)
     message = f"{host} returned {answer.status}"
     if is_unavailable(answer.status):
         message += ", so crawls fetch none of its pages"
-        todo = "ask the site owner, or set robots = false in the site definition"
-        return warning(Check.ROBOTS, message, todo, of=of)
+        fix = "ask the site owner, or set robots = false in the site definition"
+        return warning(Check.ROBOTS, message, fix, of=of)
     if refused := [page for page in pages if not answer.rules.allowed(page, answer.agent)]:
-        todo = "these pages will not be fetched; ask the site owner or change start_urls"
-        return warning(Check.ROBOTS, f"{message} and disallows {listed(refused, 3)}", todo, of=of)
+        fix = "these pages will not be fetched; ask the site owner or change start_urls"
+        return warning(Check.ROBOTS, f"{message} and disallows {listed(refused, 3)}", fix, of=of)
     site_seconds = answer.rules.crawl_delay(answer.agent) or 0.0
     own_seconds = wrapper.delay_seconds or 0.0
     if site_seconds > own_seconds:
@@ -296,8 +296,8 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
             if await runs.has_ended(db, wrapper.name):
                 message = "no items collected in any finished run"
                 start = next(iter(site.wrapper.starts))
-                todo = f"test the site definition: scrapy wrapper check {site.job.word} {start}"
-                findings.append(warning(Check.ITEMS, message, todo, of=wrapper.name))
+                fix = f"test the site definition: scrapy wrapper check {site.job.word} {start}"
+                findings.append(warning(Check.ITEMS, message, fix, of=wrapper.name))
         elif names := wrapper.field_names:
             filled = await posts.field_coverage(
                 db, wrapper.name, wrapper.selector_digest(Kind.ITEM), names
@@ -321,8 +321,8 @@ def judge_fields(
         selector = f" (selector {field.selector})" if field else ""
         items = count(filled[name].read, "item")
         message = f"{name}: not found in any of the newest {items}{selector}"
-        todo = f"fix the selector and test it: scrapy wrapper check {word} URL"
-        yield warning(Check.FIELDS, message, todo if field else "", of=wrapper.name)
+        fix = f"fix the selector and test it: scrapy wrapper check {word} URL"
+        yield warning(Check.FIELDS, message, fix if field else "", of=wrapper.name)
     if most and not missing:
         message = f"all fields found in the newest {count(most, 'item')}"
         yield ok(Check.FIELDS, message, of=wrapper.name)

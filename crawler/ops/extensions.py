@@ -156,7 +156,7 @@ class Progress:
         self.bar.update(self.task, total=total, completed=counts["visits"], note=note)
 
 
-class Room:
+class FreeSpace:
     """Ends a run whose database has less free space than FRESHET_MIN_FREE_MB."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -195,7 +195,7 @@ class Room:
                 self.session.end_early(DISK_FULL, problem)
 
 
-class Grace:
+class GracePeriod:
     """Bounds the time of a shutdown: drops pending requests after most of FRESHET_GRACE_SECONDS.
 
     Also stops waiting for unavailable servers then. The rest of the time is for closing.

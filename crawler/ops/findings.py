@@ -65,7 +65,7 @@ class Finding:
 
     check: name of the check, such as `mongodb write`
     found: the result in words
-    todo:  how to fix it; empty if nothing needs fixing or `found` includes the fix
+    fix:  how to fix it; empty if nothing needs fixing or `found` includes the fix
     of:    the spider, for checks of each spider
     broken, examples: number and first examples of an invariant's violations
     """
@@ -73,7 +73,7 @@ class Finding:
     check: str
     status: Status
     found: str
-    todo: str = ""
+    fix: str = ""
     of: str = ""
     broken: int = 0
     examples: tuple[str, ...] = ()
@@ -84,14 +84,14 @@ def ok(check: str, result: str, of: str = "") -> Finding:
     return Finding(check, Status.OK, result, of=of)
 
 
-def warning(check: str, result: str, todo: str = "", of: str = "") -> Finding:
+def warning(check: str, result: str, fix: str = "", of: str = "") -> Finding:
     """Return a finding that does not prevent Freshet from running."""
-    return Finding(check, Status.WARNING, result, todo, of)
+    return Finding(check, Status.WARNING, result, fix, of)
 
 
-def failed(check: str, result: str, todo: str = "", of: str = "") -> Finding:
+def failed(check: str, result: str, fix: str = "", of: str = "") -> Finding:
     """Return a finding that has to be fixed before Freshet works."""
-    return Finding(check, Status.FAILED, result, todo, of)
+    return Finding(check, Status.FAILED, result, fix, of)
 
 
 def lines(findings: Sequence[Finding], characters: int) -> list[str]:
@@ -103,7 +103,7 @@ def lines(findings: Sequence[Finding], characters: int) -> list[str]:
     width = max(map(len, names), default=0)
     rows = [
         f"{finding.status:<{STATUS_CHARACTERS - 1}} {name:<{width}}  {finding.found}"
-        + (f" -> {finding.todo}" if finding.todo else "")
+        + (f" -> {finding.fix}" if finding.fix else "")
         for name, finding in zip(names, findings, strict=True)
     ]
     indent = " " * (STATUS_CHARACTERS + width + 2)
@@ -127,7 +127,7 @@ class FindingReport(TypedDict):
     """`ok`, `warning`: Freshet works, or `failed`: fix it before you run Freshet."""
     found: str
     """The result in words."""
-    todo: str
+    fix: str
     """How to fix the problem; empty if nothing needs fixing or `found` includes the fix."""
     of: str
     """Spider or file, for checks of each site; else empty."""
@@ -162,7 +162,7 @@ def doctor_report(findings: Sequence[Finding]) -> DoctorReport:
                 "check": str(finding.check),
                 "status": finding.status.value,
                 "found": finding.found,
-                "todo": finding.todo,
+                "fix": finding.fix,
                 "of": finding.of,
                 "broken": finding.broken,
                 "examples": list(finding.examples),

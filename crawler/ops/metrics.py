@@ -38,11 +38,11 @@ from scrapy.utils.python import global_object_name
 
 from crawler import __version__
 from crawler.errors import Busy, ConfigError, OffLimits
-from crawler.fetch.downloader import Ended, NotAsked
+from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
-from crawler.ops.schedule import CHORES, FAILED
+from crawler.ops.schedule import FAILED, JOB_NAMES
 from crawler.storage.client import Store
 from crawler.utils.prometheus import Described, Values, by_spider, described
 from crawler.utils.time import Clock
@@ -81,7 +81,7 @@ FAILURES = "downloader/exception_count"
 # ended, or their host is in a private network.
 NEVER_SENT = tuple(
     f"downloader/exception_type_count/{global_object_name(error)}"
-    for error in (IgnoreRequest, NotAsked, Ended, OffLimits)
+    for error in (IgnoreRequest, NotRequested, RunEnded, OffLimits)
 )
 LAG_EVERY_SECONDS = 1.0
 # Upper bounds of histograms' buckets.
@@ -441,7 +441,7 @@ class ServiceCollector(Collector):
         text, results = "Number of periodic jobs of the service, by result.", ("done", FAILED)
         each = (
             ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
-            for name in CHORES
+            for name in JOB_NAMES
             for result in results
         )
         yield _counter("freshet_refresh_jobs", text, ["task", "result"], each)

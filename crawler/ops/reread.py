@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from crawler.archive.files import Stored, files_of, folder_of, read_response
 from crawler.config import Config
-from crawler.errors import ArchiveError, ConfigError, Misbehaves
+from crawler.errors import ArchiveError, BadResponse, ConfigError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from crawler.storage import posts, rereads, runs
 from crawler.storage.client import Database, Document
@@ -84,7 +84,7 @@ class Extractor:
         """Return the content that the definition extracts from a response; None if nothing."""
         try:
             response = self._response(stored)
-        except Misbehaves:
+        except BadResponse:
             return None
         response.request = Request(target.url, meta={"target": target})
         async for fetched in as_async_generator(self.spider.parse_target(response)):

@@ -37,7 +37,7 @@ IDLE_SECONDS = 30.0
 FAILED_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 300.0
-CHORES = REPLAN, PRUNE, NOTIFY = "replan", "prune", "notify"
+JOB_NAMES = REPLAN, PRUNE, NOTIFY = "replan", "prune", "notify"
 # Suffix of a job's name in the counts of failures.
 FAILED = "failed"
 # Log of cron's commands in the data folder.
@@ -56,7 +56,7 @@ STDERR = 2
 class RunEnd(StrEnum):
     """The result of a run. IDLE: it made no visits, although targets are due."""
 
-    GOOD = "good"
+    SUCCESS = "success"
     IDLE = "idle"
     FAILED = "failed"
     BUSY = "busy"
@@ -77,7 +77,7 @@ class SpiderState:
     not_before: float = 0.0
     read_at: float | None = math.inf
     is_running: bool = False
-    last_end: RunEnd = RunEnd.GOOD
+    last_end: RunEnd = RunEnd.SUCCESS
     repeated: int = 0
 
     @property
@@ -86,7 +86,7 @@ class SpiderState:
         return None if self.is_running or self.due is None else max(self.due, self.not_before)
 
     @property
-    def is_blind(self) -> bool:
+    def skips_read(self) -> bool:
         """Return whether the run begins without a read of `due`, so that it may find none due."""
         return self.read_at == math.inf
 
@@ -103,7 +103,7 @@ class SpiderState:
         seconds = pause_seconds(end, self.repeated)
         self.not_before = now + seconds
         # After a run that could not start, the database may have no targets of the spider yet.
-        is_stored = end in (RunEnd.GOOD, RunEnd.IDLE)
+        is_stored = end in (RunEnd.SUCCESS, RunEnd.IDLE)
         self.due, self.read_at = (None, None) if is_stored else (self.not_before, math.inf)
         return seconds
 
@@ -127,7 +127,7 @@ def decide(now: float, states: Mapping[str, SpiderState], room: int) -> tuple[li
 
 def pause_seconds(end: RunEnd, repeated: int) -> float:
     """Return the pause after a run. repeated: number of consecutive runs with this result."""
-    if end is RunEnd.GOOD:
+    if end is RunEnd.SUCCESS:
         return MIN_PAUSE_SECONDS
     if end is RunEnd.BUSY:
         return BUSY_SECONDS
@@ -148,9 +148,9 @@ class PeriodicJob:
     every: float
     next_at: float
 
-    def ran(self, now: float, *, well: bool) -> None:
+    def ran(self, now: float, *, succeeded: bool) -> None:
         """Schedule the next run; after a failure, within RETRY_SECONDS."""
-        self.next_at = now + (self.every if well else min(self.every, RETRY_SECONDS))
+        self.next_at = now + (self.every if succeeded else min(self.every, RETRY_SECONDS))
 
 
 def periodic_jobs(
@@ -210,7 +210,7 @@ async def run_periodic_jobs(
             job.next_at = clock() + seconds
             continue
         code = await _run_command([*job.words, *options])
-        job.ran(clock(), well=not code)
+        job.ran(clock(), succeeded=not code)
         counts[f"{job.name} {FAILED}" if code else job.name] += 1
         if code:
             logger.warning("scrapy %s failed (exit code %d)", job.name, code)

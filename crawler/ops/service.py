@@ -482,8 +482,8 @@ class Service:
         self._names[word] = str(counts["name"])
         self.report.add(word, counts)
         state = self.states[word]
-        is_idle = not counts["of_all"] and not state.is_blind
-        state.ended(RunEnd.IDLE if is_idle else RunEnd.GOOD, self._now())
+        is_idle = not counts["of_all"] and not state.skips_read
+        state.ended(RunEnd.IDLE if is_idle else RunEnd.SUCCESS, self._now())
         level = logging.INFO if counts["fetched"] else logging.DEBUG
         logger.log(level, "%s", run_line(counts, seconds))
 

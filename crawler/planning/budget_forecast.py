@@ -55,7 +55,7 @@ from schedules.feeds.plan import FeedsPlan, feed_outlook, plan_feeds
 from schedules.feeds.post_rates import Posting
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.placement.load import even_phase
-from schedules.population import Population, least_per_day
+from schedules.population import Population, min_per_day
 from schedules.schedule import WEEK_DAYS, Schedules, chosen_of
 from schedules.terms import Terms
 
@@ -322,7 +322,7 @@ def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCu
     scale = len(gathered.population) / len(rows)
     population, histories = gathered.population.of(rows), gathered.histories.of(rows)
     window, none = windows_of(gathered)[rows], Schedules.none(len(rows))
-    least = least_per_day(population)
+    least = min_per_day(population)
     most = max(float((DAY_HOURS / population.min_hours).sum()), least * MIN_STEP)
     plans: list[FeedsPlan] = []
     for number, budget in enumerate(np.geomspace(least, most, FEED_POINTS).tolist(), 1):

@@ -19,7 +19,7 @@ from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import LIMITS, Plan, Terms
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.population import least_per_day, least_visits
+from schedules.population import least_visits, min_per_day
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import UNBOUNDED
 
@@ -58,7 +58,7 @@ def replan_report(
         "limited_by": document["limited_by"],
         "totals": {
             "requests_per_day": totals["requests_per_day"],
-            "least_per_day": totals["least_per_day"],
+            "min_per_day": totals["min_per_day"],
             "known": totals["known"],
             "freshness": totals.get("freshness"),
             "age_days": totals.get("age_days"),
@@ -250,7 +250,7 @@ def document_of(
         "learning": figures.learning,
         "totals": {
             "requests_per_day": round(figures.requests_per_day, DIGITS),
-            "least_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
+            "min_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
             "known": is_known(figures.rate_low, figures.rate_high),
             "freshness": _number(figures.freshness),
             "age_days": _number(figures.mean_age_days),
@@ -306,7 +306,7 @@ def document_of_feeds(
         ),
         "totals": {
             "requests_per_day": round(spends, DIGITS),
-            "least_per_day": round(least_per_day(gathered.population), DIGITS),
+            "min_per_day": round(min_per_day(gathered.population), DIGITS),
             "known": is_known(rates["rate_low"].sum(), rates["rate_high"].sum()),
             "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
             "missed_share": _number(float(missed.sum()) / float(posts.sum())),

@@ -195,12 +195,12 @@ def explained(
     schedule = planned.schedule if planned else Schedule()
     worth, limits = Worth(), (0.0, 0.0)
     expected: Expectation | None = None
-    dates_believed = False
+    dates_trusted = False
     result = None if gathered is None else _estimated(gathered, target)
     if result is not None:
         estimates, dates_reliable = result
         limits = float(estimates.population.min_hours[0]), float(estimates.population.max_hours[0])
-        dates_believed = dates_reliable or feed is not None
+        dates_trusted = dates_reliable or feed is not None
         if feed is not None:
             expected = _expected(estimates, Schedule(), target.get("plan") or {})
         else:
@@ -219,7 +219,7 @@ def explained(
         "visited_at": target.get("visited_at"),
         "outcome": target.get("outcome"),
         "timezone": site.timezone,
-        "history": _history(target, dates_believed=dates_believed),
+        "history": _history(target, dates_trusted=dates_trusted),
         "expected": expected,
         "feed": None if feed is None else _feed(feed),
         "plan": plans.plan_of(target),
@@ -257,7 +257,7 @@ def _feed(feed: Document) -> ExplainedFeed:
     }
 
 
-def _history(target: Document, *, dates_believed: bool) -> ObservedHistory:
+def _history(target: Document, *, dates_trusted: bool) -> ObservedHistory:
     """Return the history of a target; without times if it was never seen."""
     stored = target.get("history")
     changes = np.frombuffer(bytes(stored["changes"]) if stored else b"", CHANGE)
@@ -276,7 +276,7 @@ def _history(target: Document, *, dates_believed: bool) -> ObservedHistory:
         "observations": target.get("refreshed", 0),
         "changes": len(changes),
         "last_change": last,
-        "dates_believed": dates_believed,
+        "dates_trusted": dates_trusted,
     }
 
 

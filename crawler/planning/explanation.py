@@ -31,7 +31,7 @@ class ObservedHistory(TypedDict):
     """Number of changes found, at most the newest 512. Those within one minute count as one."""
     last_change: LastChange | None
     """The last change; null before the first."""
-    dates_believed: bool
+    dates_trusted: bool
     """Whether the dates that the site states are used."""
 
 

@@ -19,7 +19,7 @@ from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget
 from schedules.cost import Objective
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags, Floats
-from schedules.population import least_per_day
+from schedules.population import min_per_day
 from schedules.schedule import WEEK_DAYS
 from schedules.terms import POLICIES, UNBOUNDED
 
@@ -27,7 +27,7 @@ DAY_HOURS = 24
 # Default daily cap of a plan, as a multiple of its budget.
 CAP_OF_BUDGET = 1.5
 # Sources of a budget: the user, a goal, the fixed intervals, several plans, or the policy itself.
-ASKED, GOAL, INTERVALS, PLANS, POLICY = "asked", "goal", "intervals", "plans", "policy"
+GIVEN, GOAL, INTERVALS, PLANS, POLICY = "given", "goal", "intervals", "plans", "policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hour
     goal.
     """
     if options.budget is not None:
-        return Budget(options.budget, ASKED)
+        return Budget(options.budget, GIVEN)
     if not options.has_goal:
         return current_budget(Usage.of(gathered, effect), effect)
     days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
@@ -172,10 +172,10 @@ class Usage(NamedTuple):
         ]
         planned = np.array([*lasting, False])[watched.plan]
         apart = planned & ~_planned_by(whole, watched)
-        chosen = [plan for plan in whole if _source(plan) in (ASKED, GOAL)]
+        chosen = [plan for plan in whole if _source(plan) in (GIVEN, GOAL)]
         growing = ~planned & ~_planned_by(chosen, watched)
         return cls(
-            least_per_day(gathered.population),
+            min_per_day(gathered.population),
             float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS),
             float(gathered.fixed[growing].sum()),
             int(np.count_nonzero(planned)),
@@ -245,7 +245,7 @@ def too_small(budget: float, error: BudgetTooSmall, longest: Floats) -> ConfigEr
 
     longest: these intervals in hours, or the least and the greatest of them
     """
-    least = rounded_up(error.least_per_day)
+    least = rounded_up(error.min_per_day)
     even = np.ptp(longest) == 0
     how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
@@ -266,8 +266,8 @@ OBJECTIVES = {
 }
 GOALS = ("budget", "freshness", "max_age_hours")
 OPTIONS = {"budget": "--budget", "freshness": "--freshness", "max_age_hours": "--max-age"}
-OF_PAGES = ("objective", "freshness", "max_age_hours")
-POLICIES_OF = {
+PAGE_OPTIONS = ("objective", "freshness", "max_age_hours")
+POLICIES_BY_KIND = {
     False: POLICIES,
     True: FEED_POLICIES,
     None: tuple(dict.fromkeys((*POLICIES, *FEED_POLICIES))),
@@ -318,7 +318,7 @@ class PlanOptions:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
-    def asks(self) -> bool:
+    def is_given(self) -> bool:
         """Return whether any option is given."""
         return bool(self.given)
 
@@ -335,12 +335,12 @@ class PlanOptions:
         feeds: whether the options are for feeds; None if unknown
         """
         for what, name, names in (
-            ("policy", self.policy, POLICIES_OF[feeds]),
+            ("policy", self.policy, POLICIES_BY_KIND[feeds]),
             ("objective", self.objective, tuple(OBJECTIVES)),
         ):
             if name is not None and name not in names:
                 raise ConfigError(f"{what} not found: {name!r}. Available: {', '.join(names)}")
-        if feeds and (of_pages := [name for name in OF_PAGES if name in self.given]):
+        if feeds and (of_pages := [name for name in PAGE_OPTIONS if name in self.given]):
             option = OPTIONS.get(of_pages[0], "--objective")
             raise ConfigError(
                 f"{option} applies to pages only. For feeds, use --budget and --policy."
@@ -377,14 +377,14 @@ class Part:
     """Hold the pages or the feeds of some spiders, and the options for them.
 
     everything: whether these are all spiders of the kind
-    as_it_is:   whether no option is given
+    is_default:   whether no option is given
     """
 
     kind: str
     spiders: list[str]
     options: PlanOptions
     everything: bool
-    as_it_is: bool
+    is_default: bool
 
 
 def parts_of(
@@ -405,10 +405,10 @@ def parts_of(
         if chosen and order.kind in (None, kind):
             options = order.options.over(PlanOptions.of_config(config, feeds=kind == FEEDS))
             everything = len(chosen) == len(of_kind)
-            parts.append(Part(kind, chosen, options, everything, not order.options.asks))
+            parts.append(Part(kind, chosen, options, everything, not order.options.is_given))
     if order.kind is not None and not parts:
         raise NoTargets(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
-    if len(parts) > 1 and order.options.asks and not order.shared:
+    if len(parts) > 1 and order.options.is_given and not order.shared:
         raise ConfigError(
             "pages and feeds have separate plans. Select one with --kind pages, --kind feeds or "
             "--spider NAME, or use one budget for both with --shared-budget."

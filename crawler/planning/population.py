@@ -151,9 +151,9 @@ def population_of(
         are_feeds, longest_interval(config, feeds=True), longest_interval(config, feeds=False)
     )
     # A limit of a target replaces that of its site, even if it contradicts the site's other limit.
-    has_least, has_most = watched.least > 0, watched.most > 0
-    own_least = np.clip(watched.least, MIN_INTERVAL_HOURS, longest)
-    own_most = np.clip(watched.most, MIN_INTERVAL_HOURS, longest)
+    has_least, has_most = watched.min_hours > 0, watched.max_hours > 0
+    own_least = np.clip(watched.min_hours, MIN_INTERVAL_HOURS, longest)
+    own_most = np.clip(watched.max_hours, MIN_INTERVAL_HOURS, longest)
     least = np.where(has_least, own_least, np.where(has_most, np.minimum(least, own_most), least))
     most = np.maximum(least, np.where(has_most, own_most, most))
     zones = tuple(each.zone for each in stored)
@@ -171,7 +171,7 @@ def population_of(
         open_hours=np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS),
         weight=weight,
         cost=np.array([each.cost for each in stored])[site],
-        min_hours=np.clip(watched.asks, least, most),
+        min_hours=np.clip(watched.feed_min_hours, least, most),
         max_hours=most,
         site_day=np.array([each.requests_per_day or np.inf for each in stored]),
         site_hour=np.array([each.requests_per_hour or np.inf for each in stored]),

@@ -60,7 +60,7 @@ from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
 from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE
-from schedules.population import least_per_day
+from schedules.population import min_per_day
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
 from schedules.terms import Terms
 
@@ -255,7 +255,7 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
         budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
         terms = terms_within(options, budget)
     learning = learned(gathered, effect, now)
-    written = (made.updated | followed_otherwise(gathered, terms.policy, effect)) & ~learning
+    written = (made.updated | on_other_plans(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     updated, sample = int(np.count_nonzero(written)), daily_sample(gathered.population.key)
     figures = Figures.of(gathered, made, count, updated, sample)
@@ -280,7 +280,7 @@ def replanned_feeds(
         )  # fmt: skip
     except BudgetTooSmall as error:
         raise too_small(terms.budget_per_day, error, gathered.population.max_hours) from None
-    written = made.updated | followed_otherwise(gathered, terms.policy, effect)
+    written = made.updated | on_other_plans(gathered, terms.policy, effect)
     document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
@@ -291,7 +291,7 @@ def windows_of(gathered: Gathered) -> Ints:
     return np.where(window > 0, window, DEFAULT_FEED_SIZE)
 
 
-def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
+def on_other_plans(gathered: Gathered, policy: str, effect: Effect) -> Flags:
     """Return (n,) flags of targets that follow another policy, or adapt within other limits.
 
     Only these and moved targets are written. The others keep the figures of their previous plan;
@@ -351,7 +351,7 @@ async def replan_parts(
         history_from = None if part.kind == FEEDS else order.history_from
         gathered = await gathered_of(db, config, now, spiders, history_from)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
-        options = part.options.over(effect.options) if part.as_it_is else part.options
+        options = part.options.over(effect.options) if part.is_default else part.options
         tasks.append(Task(part, gathered, effect, options, began))
     if order.shared and len(tasks) > 1:
         say("dividing the budget")
@@ -407,20 +407,20 @@ def shares_of(
     """
     if options.budget is None:
         raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET.")
-    least = least_per_day(pages.population), least_per_day(feeds.population)
+    least = min_per_day(pages.population), min_per_day(feeds.population)
     if options.budget < sum(least):
         raise ConfigError(
             f"budget {amount(options.budget)}/day is too small: pages and feeds together need "
             f"{rounded_up(sum(least))}/day. Use --budget {rounded_up(sum(least))}/day or more."
         )
     hours = hours_of(now)
-    return parted(
+    return split_budget(
         options.budget, least, _page_price(pages, options, hours),
         _feed_price(feeds, hours, config.post_hours),
     )  # fmt: skip
 
 
-def parted(
+def split_budget(
     budget: float, least: tuple[float, float], of_pages: Price, of_feeds: Price
 ) -> tuple[float, float]:
     """Return the shares of a budget at which both prices are equal, within the minimum needs.
@@ -443,7 +443,7 @@ def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Pric
     sample, share = sampled(estimate(pages.population, pages.histories))
     terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
-    least = least_per_day(sample.population)
+    least = min_per_day(sample.population)
 
     def price(per_day: float) -> float:
         spending = replace(terms, budget_per_day=max(per_day * share, least))
@@ -461,7 +461,7 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
     rows = np.argsort(feeds.population.key)[:MAX_SAMPLED_FEEDS]
     population, histories = feeds.population.of(rows), feeds.histories.of(rows)
     window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)
-    none, least = Schedules.none(len(rows)), least_per_day(population)
+    none, least = Schedules.none(len(rows)), min_per_day(population)
 
     def price(per_day: float) -> float:
         terms = Terms(budget_per_day=max(per_day * share, least))

@@ -29,7 +29,7 @@ class ReplanTotals(TypedDict):
 
     requests_per_day: float
     """Mean requests per day."""
-    least_per_day: float
+    min_per_day: float
     """Requests per day if each target has its maximum interval."""
     known: bool
     """Whether change rates are known well enough."""
@@ -83,7 +83,7 @@ class ReplanReport(TypedDict):
     budget_per_day: float | None
     """Mean requests per day; null if the policy ignores the budget."""
     budget_from: str
-    """Source of the budget: `asked`, `goal`, `intervals`, `plans` or `policy`."""
+    """Source of the budget: `given`, `goal`, `intervals`, `plans` or `policy`."""
     budget_kept: bool
     """Whether the former plan had the same budget."""
     budget_added: float | None

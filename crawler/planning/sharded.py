@@ -23,9 +23,9 @@ from crawler.errors import ConfigError, NoTargets
 from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
 from crawler.planning.engines import PIECES, Engine
 from crawler.planning.options import (
-    ASKED,
     DAY_HOURS,
     FEEDS,
+    GIVEN,
     GOAL,
     Budget,
     Effect,
@@ -51,9 +51,9 @@ from crawler.planning.replan import (
     MAX_TRIES,
     Replan,
     Say,
-    followed_otherwise,
     hours_of,
     learned,
+    on_other_plans,
     replan_parts,
 )
 from crawler.planning.replan_report import ReplanReport
@@ -194,7 +194,7 @@ class _Replan:
         latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
         older = sorted({plan for each in names for plan in each.plans})
         effect = Effect(latest, await plans.plans_of(db, older), part.everything)
-        options = part.options.over(effect.options) if part.as_it_is else part.options
+        options = part.options.over(effect.options) if part.is_default else part.options
         described = await asyncio.to_thread(shards.each, describe, place, common, effect)
         usage = Usage.joined([own for own, _ in described])
         longest = np.concatenate([own for _, own in described])
@@ -280,7 +280,7 @@ def _budget(
 ) -> Budget:
     """Return the budget that the options give, as `budget_of` does."""
     if options.budget is not None:
-        return Budget(options.budget, ASKED)
+        return Budget(options.budget, GIVEN)
     if not options.has_goal:
         return current_budget(usage, effect)
     sample = lowest_keys(shards, counts, MAX_PRICE_SAMPLE)
@@ -381,6 +381,6 @@ def _replan(columns: Columns, price: float, effect: Effect, now: datetime) -> Re
         common.reliable_dates, columns["fixed"],
     )  # fmt: skip
     shard_plan = plan_of(columns, price)
-    written = shard_plan.updated | followed_otherwise(gathered, OPTIMAL, effect)
+    written = shard_plan.updated | on_other_plans(gathered, OPTIMAL, effect)
     written &= ~learned(gathered, effect, now)
     return Replan(gathered, shard_plan, OPTIMAL, {}, written, hours_of(now))

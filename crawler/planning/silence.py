@@ -31,7 +31,7 @@ from schedules.estimation.silence import (
     shared_from,
     silences,
 )
-from schedules.history import FieldPasts, Ints, fields_apart
+from schedules.history import FieldPasts, Ints, field_pasts
 from schedules.population import Population
 
 # Pages whose fields are rated together, and pages from whose fields the model is estimated.
@@ -169,7 +169,7 @@ def silent_fields(
 def _fields_of(gathered: Gathered, rows: Ints) -> FieldPasts:
     stored = gathered.watched.fields.of(rows)
     own = gathered.watched.histories.of(stored.row)
-    return fields_apart(stored, own, gathered.histories.of(stored.row), MIN_BURSTS)
+    return field_pasts(stored, own, gathered.histories.of(stored.row), MIN_BURSTS)
 
 
 def _kinds_of(

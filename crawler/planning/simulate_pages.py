@@ -39,7 +39,7 @@ from crawler.planning.traces import iso, read_trace, whole_seconds
 from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
 from crawler.utils.text import amount, count
-from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day
+from schedules.allocation.plan import BudgetTooSmall, Terms, min_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
 from schedules.evaluation.world import World, even_population
@@ -219,7 +219,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             )
         world = self.scenario.world
         population = world.population.of(world.there(self.scenario.span.split))
-        least = least_per_day(population)
+        least = min_per_day(population)
         if min(budgets) < least * (1 - 1e-9):
             raise too_small(
                 min(budgets), BudgetTooSmall(least, len(population)), population.max_hours

@@ -32,10 +32,10 @@ class PushState(TypedDict):
     topic: str | None
     """URL of the feed at the hub."""
     state: str | None
-    """`asked`: requested; `active`: confirmed; `refused` by the hub; `ended`."""
+    """`requested` from the hub; `active`: confirmed; `refused` by the hub; `ended`."""
     lease_until: datetime | None
     """End of the subscription."""
-    asked_at: datetime | None
+    requested_at: datetime | None
     """Time of the last request to the hub."""
     delivered_at: datetime | None
     """Time of the last delivery; null if polls found undelivered posts since."""
@@ -195,7 +195,7 @@ def state_of(target: Document, monitor: Document) -> FeedState:
             "topic": push.get("topic"),
             "state": push.get("state"),
             "lease_until": push.get("lease_until"),
-            "asked_at": push.get("asked_at"),
+            "requested_at": push.get("requested_at"),
             "delivered_at": push.get("delivered_at"),
             "deliveries": push.get("deliveries", 0),
         }
@@ -278,7 +278,7 @@ def import_report(feed_list: FeedList, stored: Added) -> ImportReport:
 
 
 async def remove_feeds(
-    db: Database, config: Config, spider: str, urls: Iterable[str], now: datetime, *, really: bool
+    db: Database, config: Config, spider: str, urls: Iterable[str], now: datetime, *, delete: bool
 ) -> RemovalReport:
     """Remove feeds with their posts, versions and visits, or only count these.
 
@@ -288,5 +288,5 @@ async def remove_feeds(
 
     async with as_stored(db, config) as registry:
         feeds = await owned(db, config, spider, urls)
-        counts = await subscriptions.remove(db, registry, spider, feeds, now, really=really)
-    return {"dry_run": not really, "urls": feeds, "removed": counts}
+        counts = await subscriptions.remove(db, registry, spider, feeds, now, delete=delete)
+    return {"dry_run": not delete, "urls": feeds, "removed": counts}

@@ -51,7 +51,7 @@ Policy = Literal[
 POLICY_NAMES: tuple[Policy, ...] = get_args(Policy)
 
 
-class JobOrder(BaseModel):
+class JobRequest(BaseModel):
     """A request for a planning job.
 
     config:    settings of the app
@@ -69,7 +69,7 @@ class JobOrder(BaseModel):
     plans: tuple[str, ...] = ()
 
 
-class PairOrder(BaseModel):
+class PairRequest(BaseModel):
     """A request to compare or to label two posts.
 
     config: settings of the app
@@ -87,8 +87,8 @@ class PairOrder(BaseModel):
     now: datetime | None = None
 
 
-ORDERS: TypeAdapter[JobOrder | PairOrder] = TypeAdapter(
-    Annotated[JobOrder | PairOrder, Field(discriminator="kind")]
+REQUESTS: TypeAdapter[JobRequest | PairRequest] = TypeAdapter(
+    Annotated[JobRequest | PairRequest, Field(discriminator="kind")]
 )
 
 
@@ -99,17 +99,17 @@ async def main() -> None:
 
         async def run(line: bytes, say: Say) -> Any:
             nonlocal db
-            order = ORDERS.validate_json(line)
+            order = REQUESTS.validate_json(line)
             config = Config.load(**order.config)
-            if isinstance(order, JobOrder):
+            if isinstance(order, JobRequest):
                 os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
             with raising_unreachable():
-                if isinstance(order, JobOrder) and order.kind == SIMULATE:
+                if isinstance(order, JobRequest) and order.kind == SIMULATE:
                     # The simulation opens the database itself, in its own event loop.
                     return await asyncio.to_thread(simulated, config, order, say)
                 if db is None:
                     db = await stack.enter_async_context(opened(config))
-                if isinstance(order, JobOrder):
+                if isinstance(order, JobRequest):
                     return await _planned(db, config, order, say)
                 from crawler.reports.duplicates import compare_posts, put_label
 
@@ -123,7 +123,7 @@ async def main() -> None:
         await serve(run)
 
 
-async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> Any:
+async def _planned(db: Database, config: Config, order: JobRequest, say: Say) -> Any:
     from crawler.planning.budget_forecast import (
         curve_of,
         feed_curve_of,
@@ -152,7 +152,7 @@ async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> A
 
 
 async def _applied(
-    db: Database, config: Config, order: JobOrder, request: ReplanRequest, kind: str, say: Say
+    db: Database, config: Config, order: JobRequest, request: ReplanRequest, kind: str, say: Say
 ) -> ReplanReport:
     """Make and store a plan; raises Busy if the plans in effect have changed since the dry run."""
     from crawler.planning.budget_forecast import plans_in_effect
@@ -165,7 +165,7 @@ async def _applied(
         return report
 
 
-def simulated(config: Config, order: JobOrder, say: Say) -> Any:
+def simulated(config: Config, order: JobRequest, say: Say) -> Any:
     """Return the report of `scrapy simulate pages --history` for the policies of a request."""
     from crawler.planning.simulate_pages import PageSimulation
 

@@ -162,7 +162,7 @@ async def search(db: Database, config: Config, text: str, spider: str | None) ->
     names = [text] if is_name else list(dict.fromkeys([text, *names_of(text, config)]))
     if exact := await targets.of_url(db, names, spider):
         return {"exact": [_summary(row) for row in exact], "near": []}
-    near = await target_settings.beginning_with(db, names, spider)
+    near = await target_settings.find_by_prefix(db, names, spider)
     if not near and not is_name:
         near = await targets.of_url(db, await nearest(db, text, ("targets",)), spider)
     return {"exact": [], "near": [_summary(row) for row in near]}
@@ -219,8 +219,8 @@ async def content_of_pair(
     return first, second
 
 
-async def forget(db: Database, config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
-    """Return the number of documents to delete by collection, and delete them if `really`.
+async def forget(db: Database, config: Config, url_or_name: str, *, delete: bool) -> dict[str, int]:
+    """Return the number of documents to delete by collection, and delete them if `delete`.
 
     Raises ConfigError if there are none, or if the spider is being crawled.
     """
@@ -231,15 +231,15 @@ async def forget(db: Database, config: Config, url_or_name: str, *, really: bool
     async with as_stored(db, config) as registry:
         now = Clock(config.clock_offset_hours).now()
         if url_or_name.startswith(CELL):
-            counts = await pruning.forget_url(db, registry, url_or_name, now, really=really)
+            counts = await pruning.forget_url(db, registry, url_or_name, now, delete=delete)
         elif is_http(url_or_name):
             # A URL may be stored without some of its parameters. These differ between sites.
             for url in dict.fromkeys([url_or_name, *names_of(url_or_name, config)]):
-                counts = await pruning.forget_url(db, registry, url, now, really=really)
+                counts = await pruning.forget_url(db, registry, url, now, delete=delete)
                 if any(counts.values()):
                     break
         else:
-            counts = await _forget_spider(db, config, registry, url_or_name, now, really=really)
+            counts = await _forget_spider(db, config, registry, url_or_name, now, delete=delete)
         if any(counts.values()):
             return counts
         if is_http(url_or_name):
@@ -249,18 +249,18 @@ async def forget(db: Database, config: Config, url_or_name: str, *, really: bool
 
 
 async def _forget_spider(
-    db: Database, config: Config, registry: Registry, spider: str, now: datetime, *, really: bool
+    db: Database, config: Config, registry: Registry, spider: str, now: datetime, *, delete: bool
 ) -> dict[str, int]:
     """Count or delete the data of a spider; raises ConfigError if it is being crawled."""
     from crawler.storage import pruning
 
-    if not really:
-        return await pruning.forget_spider(db, registry, spider, now, really=False)
+    if not delete:
+        return await pruning.forget_spider(db, registry, spider, now, delete=False)
     # A run in progress would store what it fetches after its site is gone.
     try:
         busy = f"{spider} is being crawled"
         async with leases.held(db, config, f"{leases.CRAWL}{spider}", busy):
-            return await pruning.forget_spider(db, registry, spider, now, really=True)
+            return await pruning.forget_spider(db, registry, spider, now, delete=True)
     except Busy as error:
         raise ConfigError(f"{error}. Stop the run, or wait until it ends") from None
 

@@ -74,7 +74,7 @@ OUT_OF_DISK_SPACE = 14031
 CANCELLED = "operation cancelled"
 # InternalError, UnknownError (WiredTiger's errors), FileStreamFailed and failed writes of
 # temporary files: the text names the cause. Messages of other codes may quote a page.
-OF_FILES = frozenset({1, 8, 39, 16814, 16821})
+FILE_ERRORS = frozenset({1, 8, 39, 16814, 16821})
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
 DISK_FULL = "its disk is full. Free some space; writes are retried until then"
 DUPLICATE_KEY = 11000
@@ -482,7 +482,7 @@ def why_unavailable(error: Exception) -> str | None:
     elif isinstance(error, OperationFailure):
         answers.append((error.code, str((error.details or {}).get("errmsg", error))))
     for code, text in answers:
-        if code == OUT_OF_DISK_SPACE or (code in OF_FILES and FULL.search(text)):
+        if code == OUT_OF_DISK_SPACE or (code in FILE_ERRORS and FULL.search(text)):
             return DISK_FULL
     if error.timeout or any(code in UNAVAILABLE for code, _ in answers):
         return in_short(error)

@@ -33,7 +33,7 @@ MAX_COPIES = 200
 EXCERPT = 300
 # One visit finds many posts, all of them on the first visit of a feed: the newest of them is first.
 NEWEST_FIRST = (("first_seen", -1), ("published", -1), ("_id", -1))
-OF_FEEDS: Document = {"guid": {"$exists": True}}
+FEED_POSTS: Document = {"guid": {"$exists": True}}
 ALL_FEEDS = ""
 FIELDS = (
     "spider", "feed", "title", "url", "published", "first_seen", "changed_at", "duplicate_of",
@@ -148,7 +148,7 @@ async def river(
 
     A page may have fewer posts than `limit` even if more follow: it scans at most SCANNED posts.
     """
-    query = OF_FEEDS | view.query
+    query = FEED_POSTS | view.query
     if reading is not None:
         query |= {"first_seen": {"$gt": reading.until_of(view)}}
     visible: list[Document] = []
@@ -200,7 +200,7 @@ async def _copies(
 
 async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:
     """Count unread posts by feed, among the newest COUNTED, without near-duplicates."""
-    query = OF_FEEDS | {"first_seen": {"$gt": reading.until}}
+    query = FEED_POSTS | {"first_seen": {"$gt": reading.until}}
     fields = {"spider": 1, "feed": 1, "first_seen": 1, "duplicate_of": 1}
     numbers: dict[str, int] = {}
     cursor = db.posts.find(query, fields).sort(list(NEWEST_FIRST)).limit(COUNTED)

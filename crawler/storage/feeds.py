@@ -56,7 +56,7 @@ LISTED: Document = dict.fromkeys(
     ),
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
-OF_KNOWN_POST = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
+KNOWN_POST_FIELDS = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
 # Fields of a monitor that a document has under the same names.
 COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest")
 
@@ -259,23 +259,23 @@ async def remove(
     urls: Sequence[str],
     now: datetime,
     *,
-    really: bool,
+    delete: bool,
 ) -> dict[str, int]:
     """Remove feeds with their posts and pages; return counts by collection.
 
-    really: False to only count
+    delete: False to only count
     """
     counts: dict[str, int] = {}
     for url in urls:
         for collection, query in await _queries_to_remove(db, spider, url):
-            if really and collection == "posts":
+            if delete and collection == "posts":
                 await release_posts(db, registry, query, now)
-            if really:
+            if delete:
                 n = (await db[collection].delete_many(query)).deleted_count
             else:
                 n = await db[collection].count_documents(query)
             counts[collection] = counts.get(collection, 0) + n
-        if really:
+        if delete:
             await boilerplate.forget(db, spider, url)
             await db.reading.delete_many({"feed": f"{spider} {url}"})
     return counts
@@ -339,7 +339,7 @@ async def posts_by_link(
 
 async def _load_posts(db: Database, target: Target, query: Document) -> list[Document]:
     """Return stored posts, except those that only an interrupted visit stored."""
-    posts = {post["_id"]: post async for post in db.posts.find(query, OF_KNOWN_POST)}
+    posts = {post["_id"]: post async for post in db.posts.find(query, KNOWN_POST_FIELDS)}
     if target.again:
         since = await recovery.logged_since(db, target.spider)
         doubtful = [

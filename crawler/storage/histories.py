@@ -66,8 +66,8 @@ FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "field_
 # Fields of Watched: numbers of names, and other numbers of each target.
 NAMED = {"spiders": "spider", "kinds": "kind", "categories": "category", "plans": "plan"}
 PER_TARGET = (
-    "key", *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "asks", "least",
-    "most", "false_dates",
+    "key", *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "feed_min_hours",
+    "min_hours", "max_hours", "false_dates",
 )  # fmt: skip
 # Keys from which the borders of ranges are chosen.
 KEYS_OF_A_RANGE = 50
@@ -87,9 +87,9 @@ class Watched:
     visited:    (n,) the last visit, successful or not; NaN before the first
     refreshed:  (n,) visits that saw the page
     feed_size:  (n,) posts in a feed's document; 0 for pages
-    asks:       (n,) minimum hours between visits that a feed requests; 0: none
-    least, most: (n,) limits of the interval in hours that were set for the target; 0: none
-    false_dates:   (n,) visits with a new Last-Modified and the old content
+    feed_min_hours: (n,) minimum interval that a feed requests; 0: none
+    min_hours, max_hours: (n,) limits of the interval that were set for the target; 0: none
+    false_dates: (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     fields:     changes of the fields of items that the current selectors extracted
@@ -111,9 +111,9 @@ class Watched:
     visited: Floats
     refreshed: Ints
     feed_size: Ints
-    asks: Floats
-    least: Floats
-    most: Floats
+    feed_min_hours: Floats
+    min_hours: Floats
+    max_hours: Floats
     false_dates: Ints
     histories: Histories
     fields: FieldHistories
@@ -303,7 +303,7 @@ class _Columns:
         spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
         next_visit, visited, since, until = (column.finish() for column in self.times.values())
         refreshed, feed_size, false_dates = (column.finish() for column in self.counts.values())
-        every, phase, asks, least, most = (column.finish() for column in self.hours.values())
+        every, phase, feed_min, shortest, longest = (col.finish() for col in self.hours.values())
         changes, first = self.changes.finish(), offsets(self.changes_of.finish())
         after, by = changes["after"] / MINUTES, changes["by"] / MINUTES
         stated = np.where(changes["stated"] > 0, changes["stated"] / MINUTES, np.nan)
@@ -312,8 +312,8 @@ class _Columns:
         schedules = Schedules(self.weeks.finish(), slots_of, self.slots.finish(), every, phase)
         return Watched(
             self.ids.finish(), self.keys.finish(), *spiders, *kinds, *categories, *plans,
-            next_visit, visited, refreshed, feed_size, asks, least, most, false_dates, histories,
-            self.fields.finish(now), stated, schedules, ahead,
+            next_visit, visited, refreshed, feed_size, feed_min, shortest, longest, false_dates,
+            histories, self.fields.finish(now), stated, schedules, ahead,
         )  # fmt: skip
 
 

@@ -42,7 +42,14 @@ BATCH = 1000
 # store their link.
 MIN_WITNESSES = 2
 SCHEMES = ("https://", "http://")
-OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
+TARGET_FIELDS: Document = {
+    "spider": 1,
+    "url": 1,
+    "kind": 1,
+    "final_url": 1,
+    "alias_of": 1,
+    "post": 1,
+}
 # Feeds with the same posts may diverge later, so these aliases are checked sooner.
 DUPLICATE_FEED_INTERVAL = timedelta(days=7)
 MAX_RENAMED = 1000
@@ -400,7 +407,7 @@ async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | N
     keys: list[str] = []
     for part in in_batches(links, BATCH):
         urls = [canonical(scheme + link) for link in part for scheme in SCHEMES]
-        async for target in db.targets.find({"url": {"$in": urls}}, OF_TARGET).sort("_id"):
+        async for target in db.targets.find({"url": {"$in": urls}}, TARGET_FIELDS).sort("_id"):
             if "post" not in target and (link := item_key(target["url"])) is not None:
                 watched[link].append(target)
                 if target.get("alias_of"):
@@ -408,7 +415,7 @@ async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | N
     # The owners of the aliases among these targets.
     owners: dict[str, Document] = {}
     if keys:
-        cursor = db.targets.find({"_id": {"$in": keys}}, OF_TARGET)
+        cursor = db.targets.find({"_id": {"$in": keys}}, TARGET_FIELDS)
         owners = {target["_id"]: target async for target in cursor}
     items: dict[str, str | None] = {}
     for link, targets in watched.items():

@@ -29,12 +29,12 @@ MAX_EXAMPLES = 3
 DAY = timedelta(days=1)
 # Fences of a signature, and the fields of its post with the same numbers.
 FENCES = {"fence": "fence", "page_fence": "page.fence"}
-OF_TARGET = (
+TARGET_FIELDS = (
     "spider", "url", "first_seen", "requested", "visited_at", "outcome", "content_hash", "alias_of",
     "last_visit._id", "last_visit.at",
 )  # fmt: skip
-OF_VISIT = ("spider", "target", "at", "outcome", "content_hash", "pushed", "fence")
-OF_POST = (
+VISIT_FIELDS = ("spider", "target", "at", "outcome", "content_hash", "pushed", "fence")
+POST_FIELDS = (
     "spider", "feed", "content_hash", "visit", "changed_at", "page.url", "page.at", "page.visit",
     "page.content_hash",
 )  # fmt: skip
@@ -144,12 +144,12 @@ class _Checker:
         """Compare targets with the log and the daily aggregates, merged by URL."""
         db = self.db
         by_time, by_day = [("target", 1), ("at", 1)], [("target", 1), ("day", 1)]
-        visits = _ByUrl(db.visits.find({}, OF_VISIT).sort(by_time).batch_size(BATCH))
+        visits = _ByUrl(db.visits.find({}, VISIT_FIELDS).sort(by_time).batch_size(BATCH))
         days = _ByUrl(db.days.find({}, ("spider", "target")).sort(by_day).batch_size(BATCH))
         logs: dict[str, _Log] = {}
         rolled: set[str] = set()
         last_url, n = None, 0
-        async for target in db.targets.find({}, OF_TARGET).sort("url", 1).batch_size(BATCH):
+        async for target in db.targets.find({}, TARGET_FIELDS).sort("url", 1).batch_size(BATCH):
             url, spider = target["url"], target["spider"]
             # Targets of several spiders may have the same URL.
             if url != last_url:
@@ -242,7 +242,7 @@ class _Checker:
     async def check_posts(self) -> None:
         """Compare posts with their targets and visits."""
         n = 0
-        async for rows in _batches(self.db.posts.find({}, OF_POST)):
+        async for rows in _batches(self.db.posts.find({}, POST_FIELDS)):
             keys = [
                 f"{row['spider']} {row['feed']}" if row.get("feed") else str(row["_id"])
                 for row in rows

@@ -19,7 +19,7 @@ from pymongo.errors import BulkWriteError
 from crawler.config import Config
 from crawler.dedup.posts import Verdict, Verdicts
 from crawler.extract.plain_text import as_texts, fields_of_post
-from crawler.items import OF_CAPS, Fetched, Kind, Outcome, Target, Visit
+from crawler.items import CAPS_SEPARATOR, Fetched, Kind, Outcome, Target, Visit
 from crawler.search import search_words
 from crawler.storage import leases
 from crawler.storage.client import Database, Document, MongoRetry, in_batches
@@ -235,7 +235,7 @@ async def field_coverage(
         query["broken"] = {"$exists": False}
     read_by = db.targets.find(query, {"selector_digest": 1})
     schemes = {
-        row["_id"]: (row.get("selector_digest") or "").partition(OF_CAPS)[0]
+        row["_id"]: (row.get("selector_digest") or "").partition(CAPS_SEPARATOR)[0]
         async for row in read_by
     }
     current = [row for row in rows if schemes.get(row["_id"]) == scheme]
@@ -429,7 +429,7 @@ class SizeLimits:
         )
         self._site_kept, self._unwritten = (site or {}).get("kept_bytes", 0), 0
 
-    async def bound_targets(self, *, really: bool = True) -> int:
+    async def bound_targets(self, *, delete: bool = True) -> int:
         """Apply the limit to all targets after a change of settings; return removed versions."""
         if self._target_bytes == math.inf:
             return 0
@@ -437,10 +437,10 @@ class SizeLimits:
         removed = 0
         for row in await self._db.targets.find(query, {"kind": 1}).to_list(None):
             is_feed = row["kind"] == Kind.FEED
-            removed += await self._bound_target(row["_id"], is_feed, really=really)
+            removed += await self._bound_target(row["_id"], is_feed, delete=delete)
         return removed
 
-    async def _bound_target(self, key: str, is_feed: bool, *, really: bool = True) -> int:
+    async def _bound_target(self, key: str, is_feed: bool, *, delete: bool = True) -> int:
         """Remove the oldest versions of a target that is too large; return their number."""
         current = await self._current_of(key, is_feed)
         names = [post.removeprefix(f"{self._spider} ") for post in current]
@@ -458,7 +458,7 @@ class SizeLimits:
             if row["_id"] != current[f"{row['spider']} {row['target']}"]:
                 gone.append(row["_id"])
                 kept -= row["bytes"]
-        if really:
+        if delete:
             for ids in in_batches(gone, BATCH):
                 await self._db.versions.delete_many({"_id": {"$in": ids}})
             await self._db.targets.update_one({"_id": key}, {"$set": {"kept_bytes": kept}})
@@ -474,20 +474,20 @@ class SizeLimits:
         posts = self._db.posts.find(of_feed, fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
-    async def bound_site(self, *, really: bool = True) -> SiteSize:
+    async def bound_site(self, *, delete: bool = True) -> SiteSize:
         """Measure the site's versions, and remove the oldest if they are too large."""
         kept = await _sum_bytes(self._db, {"spider": self._spider})
         result = SiteSize(kept, 0)
         if kept > self._site_bytes:
-            result = await self._remove_oldest(kept, really=really)
-        if really:
+            result = await self._remove_oldest(kept, delete=delete)
+        if delete:
             update = {"$set": {"kept_bytes": result.bytes}}
             await self._db.sites.update_one({"_id": self._spider}, update)
             self._site_kept, self._unwritten = result.bytes, 0
             self._log(result)
         return result
 
-    async def _remove_oldest(self, kept: int, *, really: bool) -> SiteSize:
+    async def _remove_oldest(self, kept: int, *, delete: bool) -> SiteSize:
         limit_bytes, removed = self._site_bytes * LEFT_OF_SITE, 0
         stages: list[Document] = [
             {"$match": {"spider": self._spider}},
@@ -498,14 +498,14 @@ class SizeLimits:
         async for row in await self._db.versions.aggregate(stages, batchSize=BATCH):
             batch.append(row)
             if len(batch) == BATCH:
-                kept, removed = await self._remove(batch, kept, removed, limit_bytes, really=really)
+                kept, removed = await self._remove(batch, kept, removed, limit_bytes, delete=delete)
                 batch = []
             if kept <= limit_bytes:
                 break
-        return SiteSize(*await self._remove(batch, kept, removed, limit_bytes, really=really))
+        return SiteSize(*await self._remove(batch, kept, removed, limit_bytes, delete=delete))
 
     async def _remove(
-        self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, really: bool
+        self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, delete: bool
     ) -> tuple[int, int]:
         """Remove some of these versions, in order, until `limit_bytes` are kept."""
         keys = {f"{row['spider']} {row['target']}" for row in rows}
@@ -514,7 +514,7 @@ class SizeLimits:
             if kept > limit_bytes and row["_id"] not in current:
                 gone.append(row)
                 kept -= row["bytes"]
-        if really and gone:
+        if delete and gone:
             await self._db.versions.delete_many({"_id": {"$in": [row["_id"] for row in gone]}})
             updates = []
             for row in gone:

@@ -32,7 +32,7 @@ BATCH, MAX_IDS = 500, 50_000
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 # Collections with URLs of pages, and the field that has the URL.
-OF_A_URL = {
+URL_COLLECTIONS = {
     "targets": "url",
     "visits": "target",
     "versions": "target",
@@ -41,7 +41,16 @@ OF_A_URL = {
     "alarms": "target",
     "outbox": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
+SPIDER_COLLECTIONS = (
+    *URL_COLLECTIONS,
+    "listings",
+    "runs",
+    "feeds",
+    "pushes",
+    "cells",
+    "dead_letters",
+    "rereads",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +192,15 @@ class PruneReport(TypedDict):
 
 
 async def prune_spider(
-    db: Database, spider: str, ages: Ages, config: Config, now: datetime, *, really: bool
+    db: Database, spider: str, ages: Ages, config: Config, now: datetime, *, delete: bool
 ) -> PrunedSpider:
-    """Delete old data of a spider. really: False to only count."""
+    """Delete old data of a spider. delete: False to only count."""
     by_number = 0
     if ages.versions:
-        by_number = await prune_versions(db, spider, ages.versions, really=really)
+        by_number = await prune_versions(db, spider, ages.versions, delete=delete)
     limits = SizeLimits(db, spider, config)
-    by_size = await limits.bound_targets(really=really)
-    kept = await limits.bound_site(really=really)
+    by_size = await limits.bound_targets(delete=delete)
+    kept = await limits.bound_site(delete=delete)
     result: PrunedSpider = {
         "versions": by_number + by_size + kept.removed, "visits": 0, "aggregates": 0, "runs": 0,
         "kept_bytes": kept.bytes,
@@ -201,27 +210,27 @@ async def prune_spider(
         # The results of a sampling phase are counted from its visits.
         if (phase := await sampling_phases.current(db, spider)) is not None:
             before = min(before, phase.at)
-        result["visits"] = await roll_up_visits(db, spider, before, really=really)
+        result["visits"] = await roll_up_visits(db, spider, before, delete=delete)
     if ages.aggregates is not None:
         before = now - ages.aggregates
-        result["aggregates"] = await drop_aggregates(db, spider, before, really=really)
+        result["aggregates"] = await drop_aggregates(db, spider, before, delete=delete)
     if ages.runs is not None:
-        result["runs"] = await drop_runs(db, spider, now - ages.runs, really=really)
+        result["runs"] = await drop_runs(db, spider, now - ages.runs, delete=delete)
     return result
 
 
-async def prune_shared(db: Database, ages: Ages, now: datetime, *, really: bool) -> PrunedShared:
-    """Delete old data that does not belong to one spider. really: False to only count."""
-    old_plans = 0 if ages.plans is None else await drop_plans(db, now - ages.plans, really=really)
+async def prune_shared(db: Database, ages: Ages, now: datetime, *, delete: bool) -> PrunedShared:
+    """Delete old data that does not belong to one spider. delete: False to only count."""
+    old_plans = 0 if ages.plans is None else await drop_plans(db, now - ages.plans, delete=delete)
     return {
         "plans": old_plans,
-        "alarms": await _delete(db, "alarms", alarms.old(now), really=really),
-        "messages": await _delete(db, "outbox", outbox.old(now), really=really),
-        "hosts": await _delete(db, "hosts", {"hold_until": {"$lt": now}}, really=really),
+        "alarms": await _delete(db, "alarms", alarms.old(now), delete=delete),
+        "messages": await _delete(db, "outbox", outbox.old(now), delete=delete),
+        "hosts": await _delete(db, "hosts", {"hold_until": {"$lt": now}}, delete=delete),
     }
 
 
-async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
+async def prune_versions(db: Database, spider: str, keep: int, *, delete: bool) -> int:
     """Delete all but `keep` >= 1 versions of each target and post; return the number deleted.
 
     The newest versions stay, and always the current one.
@@ -243,13 +252,13 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
             newest = sorted(group["ids"], key=lambda key: key not in current)
             old += newest[keep:]
         removed += len(old)
-        if really:
+        if delete:
             await db.versions.delete_many({"_id": {"$in": old}})
             await recount_bytes(db, spider, names)
     return removed
 
 
-async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+async def roll_up_visits(db: Database, spider: str, before: datetime, *, delete: bool) -> int:
     """Aggregate visits before a time into one row per target and day; return their number.
 
     Only whole days are aggregated. A day's row is stored before its visits are deleted, and is not
@@ -257,7 +266,7 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, really:
     """
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
     query: Document = {"spider": spider, "at": {"$lt": midnight}}
-    if not really:
+    if not delete:
         return await db.visits.count_documents(query)
     removed = 0
     sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
@@ -304,7 +313,7 @@ async def oldest_visit(db: Database) -> datetime | None:
     return oldest
 
 
-async def drop_aggregates(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+async def drop_aggregates(db: Database, spider: str, before: datetime, *, delete: bool) -> int:
     """Delete daily aggregates before a time; return their number.
 
     Those of the newest day stay: they show until when visits are aggregated.
@@ -313,19 +322,19 @@ async def drop_aggregates(db: Database, spider: str, before: datetime, *, really
     if newest is None:
         return 0
     query: Document = {"spider": spider, "day": {"$lt": min(before, newest["day"])}}
-    return await _delete(db, "days", query, really=really)
+    return await _delete(db, "days", query, delete=delete)
 
 
-async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+async def drop_runs(db: Database, spider: str, before: datetime, *, delete: bool) -> int:
     """Delete runs that ended before a time, except the last run; return their number."""
     last = await db.runs.find_one({"spider": spider}, sort=[("started", -1)])
     query: Document = {"spider": spider, "finished": {"$lt": before}}
     if last is not None:
         query["_id"] = {"$ne": last["_id"]}
-    return await _delete(db, "runs", query, really=really)
+    return await _delete(db, "runs", query, delete=delete)
 
 
-async def drop_plans(db: Database, before: datetime, *, really: bool) -> int:
+async def drop_plans(db: Database, before: datetime, *, delete: bool) -> int:
     """Delete plans made before a time that are no longer needed; return their number.
 
     Keeps plans that targets have, the newest plan of each group of spiders, sampling phases that
@@ -355,11 +364,11 @@ async def drop_plans(db: Database, before: datetime, *, really: bool) -> int:
     old -= {row["newest"] async for row in await db.plans.aggregate(newest)}
     async for row in await db.targets.aggregate(used):
         old -= {*row["_id"].values()}
-    return await _delete(db, "plans", {"_id": {"$in": list(old)}}, really=really)
+    return await _delete(db, "plans", {"_id": {"$in": list(old)}}, delete=delete)
 
 
 async def forget_url(
-    db: Database, registry: Registry, url: str, now: datetime, *, really: bool
+    db: Database, registry: Registry, url: str, now: datetime, *, delete: bool
 ) -> dict[str, int]:
     """Remove a URL and its aliases for all spiders; return counts by collection.
 
@@ -372,11 +381,11 @@ async def forget_url(
         if row["kind"] == Kind.FEED:
             # Removing a feed removes its posts and pages.
             spider, urls = row["spider"], [row["url"]]
-            counts += Counter(await feeds.remove(db, registry, spider, urls, now, really=really))
+            counts += Counter(await feeds.remove(db, registry, spider, urls, now, delete=delete))
     pages = [row for row in rows if row["kind"] != Kind.FEED]
     owners = sorted({row["url"] for row in pages})
     queries: dict[str, Document] = {
-        name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
+        name: {field: {"$in": owners}} for name, field in URL_COLLECTIONS.items()
     }
     items = [item_key(row.get("final_url") or row["url"]) for row in pages]
     by_key: Document = {"_id": {"$in": [row["_id"] for row in pages]}}
@@ -388,7 +397,7 @@ async def forget_url(
         for post in posts
     ]
     queries["versions"] = {"$or": [queries["versions"], *of_posts]}
-    if really:
+    if delete:
         await release_posts(db, registry, queries["posts"], now)
     cells = [row["_id"] for row in rows if row["kind"] == Kind.CELL]
     queries["cells"] = {"_id": {"$in": cells}}
@@ -398,9 +407,9 @@ async def forget_url(
         "$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}],
     }
     of_pages = {
-        name: await _delete(db, name, query, really=really) for name, query in queries.items()
+        name: await _delete(db, name, query, delete=delete) for name, query in queries.items()
     }
-    for spider in {row["spider"] for row in rows} if really else ():
+    for spider in {row["spider"] for row in rows} if delete else ():
         if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
             await boilerplate.forget(db, spider)
         # The next run adds start URLs again.
@@ -410,29 +419,29 @@ async def forget_url(
 
 
 async def forget_spider(
-    db: Database, registry: Registry, spider: str, now: datetime, *, really: bool
+    db: Database, registry: Registry, spider: str, now: datetime, *, delete: bool
 ) -> dict[str, int]:
     """Remove all data of a spider; return counts by collection.
 
     Plans that include other spiders are kept for those spiders.
     """
-    queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
+    queries: dict[str, Document] = {name: {"spider": spider} for name in SPIDER_COLLECTIONS}
     queries["plans"] = {"$or": [{"spiders": [spider]}, {"samples": spider}]}
     queries["sites"] = {"_id": spider}
-    if really:
+    if delete:
         await release_posts(db, registry, queries["posts"], now)
     counts = {
-        name: await _delete(db, name, query, really=really) for name, query in queries.items()
+        name: await _delete(db, name, query, delete=delete) for name, query in queries.items()
     }
-    if really:
+    if delete:
         await boilerplate.forget(db, spider)
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
         await db.reading.delete_many({"feed": {"$regex": f"^{re.escape(spider)} "}})
     return counts
 
 
-async def _delete(db: Database, name: str, query: Document, *, really: bool) -> int:
+async def _delete(db: Database, name: str, query: Document, *, delete: bool) -> int:
     """Delete the documents of a query, or only count them; return their number."""
-    if really:
+    if delete:
         return (await db[name].delete_many(query)).deleted_count
     return await db[name].count_documents(query)

@@ -390,13 +390,13 @@ async def is_quiet(db: Database, spider: str, now: datetime, confirmations: int)
 
 
 async def record_quiet(
-    db: Database, spider: str, started: datetime, finished: datetime, outlook: RemainingTargets
+    db: Database, spider: str, started: datetime, finished: datetime, remaining: RemainingTargets
 ) -> None:
-    """Store a run that visited nothing. outlook: its targets after the run."""
+    """Store a run that visited nothing. remaining: its targets after the run."""
     # Confirmed by the journaled write after it.
     sites = db.sites.with_options(write_concern=UNJOURNALED)
     await sites.update_one({"_id": spider}, {"$set": {"at": started}})
-    counts = {"due": 0, "targets": outlook.targets, "unlisted": 0}
+    counts = {"due": 0, "targets": remaining.targets, "unlisted": 0}
     run: Document = {
         "spider": spider, "started": started, "finished": finished, "reason": "finished",
         "counts": counts, "workers": 1,
@@ -404,6 +404,6 @@ async def record_quiet(
     await db.runs.insert_one(run)
 
 
-async def outlook(db: Database, spider: str, now: datetime) -> RemainingTargets:
+async def remaining(db: Database, spider: str, now: datetime) -> RemainingTargets:
     """Return the targets of a spider, of which none is due."""
     return await targets.remaining(db, spider, now, now)

@@ -109,8 +109,8 @@ INDEXES: dict[str, list[IndexModel]] = {
     "duplicate_labels": LABEL_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
-        _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),
-        _index("push.leaving", partialFilterExpression={"push.leaving": _EXISTS}),
+        _index("push.next_request_at", partialFilterExpression={"hubs.0": _EXISTS}),
+        _index("push.unsubscribing", partialFilterExpression={"push.unsubscribing": _EXISTS}),
     ],
     "reading": [_index("reader"), _index("feed")],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],

@@ -28,10 +28,10 @@ FIELDS = (
     "spider", "url", "feed", "categories", "title", "text", "fields", "markup", "page.fields",
     "page.markup", "published", "first_seen", "cluster", "item",
 )  # fmt: skip
-OF_COPIES = (
+COPY_FIELDS = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
 )  # fmt: skip
-OF_SOURCES = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
+SOURCE_FIELDS = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
 # Posts without a plausible date count from when they were first seen.
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
@@ -172,7 +172,7 @@ async def _items(
     posts = {post["_id"]: post async for post in db.posts.find(originals, FIELDS)}
     items = [row["item"] for row in rows if row.get("item")]
     sources: dict[str, list[Document]] = {}
-    async for post in db.posts.find({"item": {"$in": items}}, OF_SOURCES).sort("_id"):
+    async for post in db.posts.find({"item": {"$in": items}}, SOURCE_FIELDS).sort("_id"):
         sources.setdefault(post["item"], []).append(post)
     several = [post["_id"] for of_item in sources.values() if len(of_item) > 1 for post in of_item]
     preferred = (
@@ -223,7 +223,7 @@ async def hidden(db: Database, items: Sequence[Document]) -> list[list[Document]
     copies: dict[str, list[Document]] = {}
     stages: list[Document] = [
         {"$match": _copies_of(items)},
-        {"$project": dict.fromkeys(OF_COPIES, 1) | {"date": DATE}},
+        {"$project": dict.fromkeys(COPY_FIELDS, 1) | {"date": DATE}},
     ]
     async for post in await db.posts.aggregate(stages):
         copies.setdefault(post["duplicate_of"], []).append(post)

@@ -100,7 +100,7 @@ async def set_limits(
     return (await db.targets.update_one({"_id": key}, update)).matched_count == 1
 
 
-async def beginning_with(db: Database, texts: list[str], spider: str | None) -> list[Document]:
+async def find_by_prefix(db: Database, texts: list[str], spider: str | None) -> list[Document]:
     """Return targets whose URL begins with one of some texts, at most MAX_FOUND, by URL."""
     ranges: list[Document] = [
         {"url": {"$gte": text, "$lt": f"{text}\U0010ffff"}} for text in texts if text

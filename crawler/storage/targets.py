@@ -12,15 +12,15 @@ from pymongo import ASCENDING, UpdateMany, UpdateOne
 
 from crawler.archive.records import Archived
 from crawler.items import (
+    CAPS_SEPARATOR,
     CELL,
-    OF_CAPS,
     SEEN,
     Breakage,
     Broken,
     Kind,
     Outcome,
-    Planned,
     Target,
+    TargetPlan,
     Validators,
     Visit,
     planned_feed_size,
@@ -114,7 +114,7 @@ def archived_of(stored: Document | None) -> Archived | None:
     return Archived(**stored) if stored else None
 
 
-def planned_of(plan: Document | None) -> Planned | None:
+def planned_of(plan: Document | None) -> TargetPlan | None:
     """Return the plan in a target's document; None if it has no visits."""
     if not plan:
         return None
@@ -128,7 +128,7 @@ def planned_of(plan: Document | None) -> Planned | None:
     )
     if not schedule.visits_per_week:
         return None
-    return Planned(
+    return TargetPlan(
         plan["id"],
         schedule,
         plan.get("until"),
@@ -546,7 +546,7 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     now: Document = {"$set": {"next_visit": at}}
     done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
     failed, affected = done.modified_count, 0
-    plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
+    plain: Document = {"$not": {"$regex": f"\\{CAPS_SEPARATOR}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {
             "kind": str(kind),
@@ -557,7 +557,7 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
         cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "selector_digest": {"$ne": scheme}}
         affected += (await db.targets.update_many(later | cell, now)).modified_count
     capped = db.targets.find(
-        later | {"selector_digest": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT
+        later | {"selector_digest": {"$regex": f"\\{CAPS_SEPARATOR}"}}, NOT_FOR_A_VISIT
     )
     keys = [
         row["_id"]

@@ -114,16 +114,16 @@ _PUSH = shown_object(
     {
         "state": shown(
             "string",
-            "`asked`: requested; `active`: confirmed; `refused` by the hub; `ended`: expired or "
-            "unsubscribed",
+            "`requested` from the hub; `active`: confirmed; `refused` by the hub; `ended`: expired "
+            "or unsubscribed",
         ),
         "hub": shown("string", "URL of the hub"),
         "topic": shown("string", "URL of the feed at the hub"),
         "callback": shown("string", "URL that receives deliveries"),
         "token": shown("string", "secret part of the callback URL"),
         "secret": shown("string", "key of the signatures of deliveries"),
-        "asked_at": shown("time", "time of the last request to the hub"),
-        "next_ask": shown("time", "time of the next request to the hub"),
+        "requested_at": shown("time", "time of the last request to the hub"),
+        "next_request_at": shown("time", "time of the next request to the hub"),
         "attempts": shown("number", "requests since the last confirmation"),
         "reason": shown("string", "cause of the last failure"),
         "leased_at": shown("time", "time of the last confirmation"),
@@ -134,7 +134,7 @@ _PUSH = shown_object(
         "deliveries": shown("number", "deliveries"),
         "ignored": shown("number", "deliveries without a valid signature"),
         "digest": shown("string", "SHA-256 of the last stored delivery"),
-        "leaving": shown("boolean", "true while an unsubscription awaits confirmation"),
+        "unsubscribing": shown("boolean", "true while an unsubscription awaits confirmation"),
     },
 )
 

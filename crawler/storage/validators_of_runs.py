@@ -91,7 +91,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             ),
             "budget_from": shown(
                 "string",
-                "source of the budget: `asked` (option or setting), `goal`, `intervals` (fixed "
+                "source of the budget: `given` (option or setting), `goal`, `intervals` (fixed "
                 "intervals), `plans` (several former plans) or `policy`",
             ),
             "budget_kept": shown("boolean", "true if the former plan had the same budget"),
@@ -112,7 +112,7 @@ RUN_VALIDATORS: dict[str, Document] = {
                 "expected results",
                 {
                     "requests_per_day": shown("number", "mean requests per day"),
-                    "least_per_day": shown(
+                    "min_per_day": shown(
                         "number", "requests per day if each target has its maximum interval"
                     ),
                     "known": shown("boolean", "true if change rates are known well enough"),

@@ -4,7 +4,7 @@
 
 The states of a subscription (`push.state`):
 
-asked     requested from the hub, not confirmed yet
+requested not confirmed by the hub yet
 active    confirmed, until `lease_until`
 refused   rejected by the hub; requested again after a week
 ended     expired or unsubscribed; deliveries are answered with 410
@@ -108,7 +108,7 @@ def is_proven(push: Push | None, now: datetime) -> bool:
     if not push or not is_active(push, now):
         return False
     delivered = push.get("delivered_at")
-    began = push.get("leased_at") or push.get("asked_at")
+    began = push.get("leased_at") or push.get("requested_at")
     if delivered is None or began is None:
         return False
     return bool(delivered >= now - (push["lease_until"] - began))
@@ -130,14 +130,14 @@ async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncI
         "hubs.0": {"$exists": True},
         "$or": [
             {"push.token": {"$exists": False}},
-            {"push.next_ask": {"$lte": now}},
+            {"push.next_request_at": {"$lte": now}},
             {"push.callback": {"$ne": callback}},
             {"$expr": {"$not": {"$in": ["$push.hub", {"$ifNull": ["$hubs", []]}]}}},
             {"$expr": {"$ne": ["$push.topic", {"$ifNull": ["$topic", "$url"]}]}},
         ],
     }
     batch: list[Document] = []
-    async for row in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_ask"):
+    async for row in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_request_at"):
         batch.append(row)
         if len(batch) == BATCH:
             for feed in await _watched(db, batch):
@@ -159,7 +159,7 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
 
 
 async def record_request(
-    db: Database, feed: Feed, ask: HubRequest, now: datetime, again: datetime
+    db: Database, feed: Feed, request: HubRequest, now: datetime, again: datetime
 ) -> bool:
     """Store a request before it is sent to a hub, and when to repeat it if no answer comes.
 
@@ -167,24 +167,25 @@ async def record_request(
     """
     push = feed.push
     noted: Document = {
-        "asked_at": now, "next_ask": again, "attempts": push.get("attempts", 0) + 1,
+        "requested_at": now, "next_request_at": again, "attempts": push.get("attempts", 0) + 1,
     }  # fmt: skip
-    if push.get("token") == ask.token and push.get("callback") == ask.callback:
+    if push.get("token") == request.token and push.get("callback") == request.callback:
         if push.get("state") != "active":
-            noted["state"] = "asked"
+            noted["state"] = "requested"
         update = {f"push.{name}": value for name, value in noted.items()}
     else:
         started: Document = {
-            "hub": ask.hub, "topic": ask.topic, "secret": ask.secret, "token": ask.token,
-            "callback": ask.callback, "state": "asked", "lease_until": None, "delivered_at": None,
-            "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
+            "hub": request.hub, "topic": request.topic, "secret": request.secret,
+            "token": request.token, "callback": request.callback, "state": "requested",
+            "lease_until": None, "delivered_at": None, "deliveries": push.get("deliveries", 0),
+            "ignored": push.get("ignored", 0),
         }  # fmt: skip
         update = {"push": started | noted}
     # Matches the state as read, and the state after this same write, whose reply may be lost.
     query = {
         "_id": feed.key,
-        "push.token": {"$in": [push.get("token"), ask.token]},
-        "push.asked_at": {"$in": [push.get("asked_at"), now]},
+        "push.token": {"$in": [push.get("token"), request.token]},
+        "push.requested_at": {"$in": [push.get("requested_at"), now]},
     }
     return (await db.feeds.update_one(query, {"$set": update})).matched_count == 1
 
@@ -198,14 +199,14 @@ async def record_refusal(
     db: Database, feed_key: str, token: str, reason: str, again: datetime
 ) -> None:
     """Store that the hub refused the subscription."""
-    noted = {"state": "refused", "reason": reason, "next_ask": again}
+    noted = {"state": "refused", "reason": reason, "next_request_at": again}
     await _set(db, feed_key, token, noted)
 
 
 async def postpone(db: Database, feed_key: str, until: datetime) -> None:
     """Postpone requests to a hub; feeds that were never requested stay unchanged."""
     query = {"_id": feed_key, "push.token": {"$exists": True}}
-    await db.feeds.update_one(query, {"$set": {"push.next_ask": until}})
+    await db.feeds.update_one(query, {"$set": {"push.next_request_at": until}})
 
 
 async def _set(db: Database, feed_key: str, token: str, noted: Document) -> None:
@@ -225,11 +226,11 @@ async def confirm(
     """Store the hub's confirmation of a subscription; return False if it is not wanted."""
     query = {
         "push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"},
-        "push.leaving": {"$ne": True},
+        "push.unsubscribing": {"$ne": True},
     }  # fmt: skip
     noted: Document = {
         "push.state": "active", "push.leased_at": now, "push.lease_until": now + lease,
-        "push.next_ask": now + renewal, "push.attempts": 0,
+        "push.next_request_at": now + renewal, "push.attempts": 0,
     }  # fmt: skip
     update = {"$set": noted, "$unset": {"push.reason": ""}}
     return (await db.feeds.update_one(query, update)).matched_count == 1
@@ -238,14 +239,14 @@ async def confirm(
 async def deny(db: Database, token: str, topic: str, reason: str, again: datetime) -> bool:
     """Store that the hub refused or ended a subscription; return False if it was not requested."""
     query = {"push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"}}
-    noted = {"push.state": "refused", "push.reason": reason, "push.next_ask": again}
+    noted = {"push.state": "refused", "push.reason": reason, "push.next_request_at": again}
     return (await db.feeds.update_one(query, {"$set": noted})).matched_count == 1
 
 
 async def expire_leases(db: Database, now: datetime) -> int:
     """End subscriptions whose lease has expired; return their number."""
     query: Document = {
-        "push.state": {"$in": ["active", "asked"]},
+        "push.state": {"$in": ["active", "requested"]},
         "push.lease_until": {"$lte": now, "$ne": None},
     }
     return (await db.feeds.update_many(query, {"$set": {"push.state": "ended"}})).modified_count
@@ -254,31 +255,31 @@ async def expire_leases(db: Database, now: datetime) -> int:
 async def start_unsubscribe(db: Database, callback: str) -> list[Feed]:
     """Mark all subscriptions of a callback for unsubscribing, and return their feeds."""
     query = {
-        "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
+        "push.callback": callback, "push.state": {"$in": ["requested", "active"]},
     }  # fmt: skip
-    await db.feeds.update_many(query, {"$set": {"push.leaving": True}})
-    return [Feed.of(row) async for row in db.feeds.find({"push.leaving": True}, FIELDS)]
+    await db.feeds.update_many(query, {"$set": {"push.unsubscribing": True}})
+    return [Feed.of(row) async for row in db.feeds.find({"push.unsubscribing": True}, FIELDS)]
 
 
 async def confirm_unsubscribe(db: Database, token: str, topic: str, now: datetime) -> bool:
     """Store the hub's confirmation of an unsubscription; return False if it is wanted."""
-    query = {"push.token": token, "push.topic": topic, "push.leaving": True}
+    query = {"push.token": token, "push.topic": topic, "push.unsubscribing": True}
     return (await db.feeds.update_one(query, _ended(now))).matched_count == 1
 
 
 async def end_unconfirmed(db: Database, now: datetime) -> int:
     """End subscriptions whose hub did not confirm the unsubscription; return their number."""
-    return (await db.feeds.update_many({"push.leaving": True}, _ended(now))).modified_count
+    return (await db.feeds.update_many({"push.unsubscribing": True}, _ended(now))).modified_count
 
 
 def _ended(now: datetime) -> Document:
-    noted = {"push.state": "ended", "push.lease_until": now, "push.next_ask": now}
-    return {"$set": noted, "$unset": {"push.leaving": ""}}
+    noted = {"push.state": "ended", "push.lease_until": now, "push.next_request_at": now}
+    return {"$set": noted, "$unset": {"push.unsubscribing": ""}}
 
 
-async def count_leaving(db: Database) -> int:
+async def count_unsubscribing(db: Database) -> int:
     """Return the number of subscriptions that are still being unsubscribed."""
-    return await db.feeds.count_documents({"push.leaving": True})
+    return await db.feeds.count_documents({"push.unsubscribing": True})
 
 
 async def states(db: Database) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 
-from crawler.errors import Misbehaves, TooLarge
+from crawler.errors import BadResponse, TooLarge
 
 PIECE_BYTES = 65_536
 # Members of a gzip file. Most files have one; some programs write one for every 64 kB.
@@ -38,18 +38,18 @@ def decoded_body(
 
     limit_bytes: maximum size after each coding
 
-    Raises Misbehaves for a body that is too large, corrupt or compressed too often.
+    Raises BadResponse for a body that is too large, corrupt or compressed too often.
     """
     layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
     if len(layers) > MAX_LAYERS:
-        raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
+        raise BadResponse(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
     for coding in layers:
         body = _decompressed(body, coding, limit_bytes)
     return body, unknown
 
 
 def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
-    """Decode one content coding; raises Misbehaves without a reference to partial output."""
+    """Decode one content coding; raises BadResponse without a reference to partial output."""
     if not body:  # responses with status 304, or to HEAD
         return body
     try:
@@ -58,15 +58,15 @@ def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
         if coding == b"deflate":
             return inflated(body, limit_bytes)
         if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
-            raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
+            raise BadResponse(f"has more than {MAX_PARTS} compressed parts")
         return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
     except (_DecompressionMaxSizeExceeded, TooLarge):
-        problem: Misbehaves = TooLarge(limit_bytes)
-    except Misbehaves as error:
-        problem = Misbehaves(str(error))
+        problem: BadResponse = TooLarge(limit_bytes)
+    except BadResponse as error:
+        problem = BadResponse(str(error))
     except Exception as error:  # noqa: BLE001 - each library has its own exceptions
         reason = f"cannot be decompressed as {coding.decode()}: {' '.join(str(error).split())}"
-        problem = Misbehaves(reason[:200])
+        problem = BadResponse(reason[:200])
     # Raised outside the except clause: the original error would keep the partial output in memory.
     raise problem
 
@@ -76,7 +76,7 @@ def gunzipped(data: bytes, limit_bytes: int) -> bytes:
 
     limit_bytes: maximum size of the result
 
-    Raises CorruptData if nothing can be decompressed, and Misbehaves if the result is larger than
+    Raises CorruptData if nothing can be decompressed, and BadResponse if the result is larger than
     the limit or the file has too many members.
     """
     result, at = bytearray(), 0
@@ -92,7 +92,7 @@ def gunzipped(data: bytes, limit_bytes: int) -> bytes:
         if not decompressor.eof or not data.startswith(GZIP, at + TRAILER_BYTES):
             return bytes(result)
         at += TRAILER_BYTES
-    raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
+    raise BadResponse(f"has more than {MAX_PARTS} compressed parts")
 
 
 def inflated(data: bytes, limit_bytes: int) -> bytes:
@@ -100,7 +100,7 @@ def inflated(data: bytes, limit_bytes: int) -> bytes:
 
     limit_bytes: maximum size of the result
 
-    Raises CorruptData for other data, and Misbehaves if the result is larger than the limit.
+    Raises CorruptData for other data, and BadResponse if the result is larger than the limit.
     """
     for bits in (zlib.MAX_WBITS, RAW):
         result = bytearray()
@@ -118,7 +118,7 @@ def _decompress(
 ) -> int:
     """Decompress the stream at `at` into `result`, and return the index of its end.
 
-    A truncated stream is not an error. Raises Misbehaves if the result exceeds the limit.
+    A truncated stream is not an error. Raises BadResponse if the result exceeds the limit.
     """
     while not decompressor.eof:
         waiting = decompressor.unconsumed_tail

@@ -158,7 +158,7 @@ def period(hours: float) -> str:
     return unit if shown == "1" else f"{shown} {unit}s"
 
 
-def often(per_week: float) -> str:
+def visit_frequency(per_week: float) -> str:
     """Format a number of visits per week (> 0): `3 visits a week`, `a visit every 2 weeks`."""
     if per_week >= 14:
         return f"{round(per_week / 7, 1):g} visits a day"

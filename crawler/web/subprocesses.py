@@ -43,9 +43,9 @@ from crawler.reports.jobs import (
     MODULE,
     PREVIEW,
     SIMULATE,
-    JobOrder,
+    JobRequest,
     Kind,
-    PairOrder,
+    PairRequest,
 )
 from crawler.storage.client import Document, opened, server_uri
 from crawler.storage.dedup.labels import Label
@@ -110,7 +110,7 @@ class Job:
     kind: Kind
     by: str
     started: datetime
-    order: JobOrder
+    request: JobRequest
     state: State = "running"
     progress: str = "starting"
     result: Any = None
@@ -206,13 +206,13 @@ class Planner:
         self._failed_at.clear()
 
     def start(self, kind: Kind, by: str, now: datetime, **options: Any) -> Job:
-        """Start a job with options of JobOrder; raises Busy while another one is running."""
+        """Start a job with options of JobRequest; raises Busy while another one is running."""
         if self.job is not None and self.job.is_running:
             how = "Wait for it" if self.job.kind in APPLIES else "Wait for it, or cancel it"
             raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}.")
-        order = JobOrder(kind=kind, config=self._config.model_dump(mode="json"), **options)
+        request = JobRequest(kind=kind, config=self._config.model_dump(mode="json"), **options)
         self._failed.pop(kind, None)
-        self.job = job = Job(secrets.token_hex(8), kind, by, now, order)
+        self.job = job = Job(secrets.token_hex(8), kind, by, now, request)
         self._task = asyncio.create_task(self._run(job))
         return job
 
@@ -221,9 +221,9 @@ class Planner:
         last = self.last(APPLIES[kind])
         if last is None or last.id != preview_id or last.result is None:
             raise ConfigError("This is not the last dry run. Make the dry run again.")
-        order, plans = last.order, last.result["plans"]
+        request, plans = last.request, last.result["plans"]
         return self.start(
-            kind, by, now, budget=order.budget, objective=order.objective, plans=plans
+            kind, by, now, budget=request.budget, objective=request.objective, plans=plans
         )
 
     async def cancel(self, job_id: str) -> None:
@@ -244,7 +244,7 @@ class Planner:
             job.progress = text
 
         try:
-            result = await self.jobs.run(job.order.model_dump_json(), MAX_JOB_SECONDS, report)
+            result = await self.jobs.run(job.request.model_dump_json(), MAX_JOB_SECONDS, report)
             if (types := RESULTS.get(job.kind)) is not None:
                 result = await asyncio.to_thread(types.validate_python, result)
             job.result, job.state = result, "done"
@@ -269,7 +269,7 @@ class Planner:
             if job.kind in CURVES:
                 self._failed_at[job.kind] = time.monotonic()
         elif job.kind in CURVES:
-            self._curves[job.kind, job.order.objective] = time.monotonic(), job.result
+            self._curves[job.kind, job.request.objective] = time.monotonic(), job.result
             job.result = None
         else:
             self._done[job.kind] = job
@@ -388,17 +388,19 @@ class DuplicateJobs:
 
     async def compare(self, posts: tuple[str, str]) -> Comparison:
         """Return two posts side by side, by URLs or ids; raises ConfigError."""
-        order = PairOrder(kind="compare", config=self._config, posts=posts)
-        return COMPARISON.validate_python(await self._run(order))
+        request = PairRequest(kind="compare", config=self._config, posts=posts)
+        return COMPARISON.validate_python(await self._run(request))
 
     async def label(self, posts: tuple[str, str], now: datetime, *, same: bool, by: str) -> Label:
         """Label two posts by their ids; raises ConfigError, and Busy during a rebuild."""
-        order = PairOrder(kind="label", config=self._config, posts=posts, now=now, same=same, by=by)
-        return LABEL.validate_python(await self._run(order))
+        request = PairRequest(
+            kind="label", config=self._config, posts=posts, now=now, same=same, by=by
+        )
+        return LABEL.validate_python(await self._run(request))
 
-    async def _run(self, order: PairOrder) -> object:
+    async def _run(self, request: PairRequest) -> object:
         try:
-            return await self.jobs.run(order.model_dump_json(), MAX_COMPARISON_SECONDS)
+            return await self.jobs.run(request.model_dump_json(), MAX_COMPARISON_SECONDS)
         except TimeoutError:
             raise ConfigError(
                 f"comparing these posts takes more than {MAX_COMPARISON_SECONDS:g} s"

@@ -54,12 +54,12 @@ class Allocation(NamedTuple):
 
     chosen:   (n,) index into the steps of each target's option
     price:    value of the last visit taken, or of the first one not taken if the budget covers none
-    sold_out: whether every offered step was taken
+    exhausted: whether every offered step was taken
     """
 
     chosen: Ints
     price: float
-    sold_out: bool
+    exhausted: bool
 
 
 def least_parts(steps: Steps) -> int:
@@ -177,7 +177,7 @@ class Clearing(NamedTuple):
     left: list[int]
 
     @property
-    def sold_out(self) -> bool:
+    def exhausted(self) -> bool:
         """Return whether every offered step was taken."""
         return self.marginal < 0
 
@@ -232,4 +232,4 @@ def allocate(
     offers = Offers.of(steps, key, current)
     clearing = cleared(lambda codes: [offers.demand(codes)], least_parts(steps), budget)
     chosen, lowest = offers.taken(clearing.marginal, clearing.left[0])
-    return Allocation(chosen, clearing.price([lowest]), clearing.sold_out)
+    return Allocation(chosen, clearing.price([lowest]), clearing.exhausted)

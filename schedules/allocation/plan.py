@@ -42,7 +42,7 @@ from schedules.placement.load import (
     site_days,
     week_load,
 )
-from schedules.population import Columns, InMemory, Population, Shards, least_per_day
+from schedules.population import Columns, InMemory, Population, Shards, min_per_day
 from schedules.schedule import PAGE_CYCLES, VISIT_PARTS, WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import (
     BUDGET,
@@ -65,7 +65,7 @@ __all__ = [
     "Plan",
     "Terms",
     "budget_for",
-    "least_per_day",
+    "min_per_day",
     "plan",
 ]
 
@@ -147,7 +147,7 @@ def plan(
 
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
-    least = least_per_day(population)
+    least = min_per_day(population)
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
     current = Schedules.none(len(population)) if current is None else current
@@ -261,7 +261,7 @@ def budget_of_sample(
             return float(1 - expected.stale.mean()) - freshness
         return (max_age_days or 0.0) - float(expected.age_days.mean())
 
-    low, high = least_per_day(sample.population), MAX_PER_DAY * len(sample.population)
+    low, high = min_per_day(sample.population), MAX_PER_DAY * len(sample.population)
     if (surplus := reached(high)) < 0:
         best = freshness + surplus if freshness is not None else (max_age_days or 0.0) - surplus
         raise GoalTooHigh(best)
@@ -269,7 +269,7 @@ def budget_of_sample(
         surplus = reached(low)
     except BudgetTooSmall as error:
         # On a site with closed days, the longest intervals may need more visits.
-        low = error.least_per_day
+        low = error.min_per_day
         surplus = reached(low)
     if surplus >= 0:
         return low / share
@@ -449,7 +449,7 @@ class _Sample:
             candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
             allocation = allocate(candidates.steps, key, self.budget)
             # If every candidate was taken, the true price is lower: offer cheaper ones.
-            if self.least <= self.lowest or not allocation.sold_out:
+            if self.least <= self.lowest or not allocation.exhausted:
                 break
             self.least = max(self.least / 4, self.lowest)
         self.least = max(min(MIN_VALUE_SHARE * allocation.price, self.least), self.lowest)

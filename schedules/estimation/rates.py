@@ -51,7 +51,7 @@ PRIOR_ROUNDS = 20
 # NumPy's pairwise summation keeps LANES partial sums, and halves rows longer than PAIRWISE.
 LANES, PAIRWISE = 8, 128
 # Weight of the parent's prior in a group's prior, in targets.
-LEANING = 1.0
+PARENT_WEIGHT = 1.0
 # Maximum number of targets from which a group's prior is fitted; fewer if there are many groups.
 MAX_OF_A_GROUP, MIN_OF_A_GROUP = 5_000, 200
 MAX_SAMPLE = 100_000
@@ -59,10 +59,10 @@ MAX_SAMPLE = 100_000
 # Requirements for reliable dates: number of dated changes, share of correct dates, and maximum
 # number of visits with a new date but unchanged content, relative to dated changes.
 MIN_DATED = 20
-MIN_RIGHT = 0.9
-MAX_LIES = 0.1
+MIN_CORRECT = 0.9
+MAX_FALSE_DATES = 0.1
 # A date this close to the visit is the date of the request, not of a change.
-ASKING_HOURS = 2 / 60
+REQUEST_DATE_HOURS = 2 / 60
 # Rates are estimated from days with and without changes (`log_likelihood`), so within a day the
 # exact time of the last change loses nothing. In a longer gap the last change would be taken for
 # the only one.
@@ -353,7 +353,7 @@ def fit_mixture(counts: Counts) -> Mixtures:
 
     profile, share = np.array(chosen), np.full(k, 1 / k)
     for _ in range(FIT_ROUNDS):
-        of = belonging(telling, profile, share)
+        of = memberships(telling, profile, share)
         share = (of.sum(0) + 1) / (of.sum() + k)
         for i, (seen, even) in enumerate(
             zip(of.T @ telling.seen, of.T @ telling.even, strict=True)
@@ -366,7 +366,7 @@ def fit_mixture(counts: Counts) -> Mixtures:
     return mixture
 
 
-def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
+def memberships(counts: Counts, profile: Floats, share: Floats) -> Floats:
     """Return the (m, k) probability that each target follows each component.
 
     profile: (k, 168)
@@ -408,8 +408,8 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
         site_sums = np.zeros_like(of_site)
         np.add.at(site_sums, parent, sums)
         everywhere = _normal(site_sums.sum(0) + 1e-9)
-        of_site = _normal(site_sums + LEANING * everywhere)
-        of_group = _normal(sums + LEANING * of_site[parent])
+        of_site = _normal(site_sums + PARENT_WEIGHT * everywhere)
+        of_group = _normal(sums + PARENT_WEIGHT * of_site[parent])
     return of_group
 
 
@@ -477,46 +477,46 @@ def first_of_each(group: Ints, key: NDArray[np.uint64], most: Ints) -> Ints:
     return rows
 
 
-def right(histories: Histories, stated: Floats) -> Flags:
+def correct_dates(histories: Histories, stated: Floats) -> Flags:
     """Return (c,) flags of the changes whose stated date lies between the two observations.
 
     stated: (c,) hours since 1970 (UTC); NaN if the page states no date
 
-    A date at the time of the second observation is not right, because it may be the date of the
-    request.
+    A date at the time of the second observation is not counted as correct, because it may be the
+    date of the request.
     """
     tolerance = MINUTE / 2
     inside: Flags = stated >= histories.after - tolerance
-    inside &= stated < histories.by - ASKING_HOURS + tolerance
+    inside &= stated < histories.by - REQUEST_DATE_HOURS + tolerance
     return inside
 
 
 class DateCounts(NamedTuple):
     """Count the dates that the targets of each of s sites state.
 
-    dated, right: (s,) changes with a date, and with a right one
-    lies:         (s,) visits with a new date but unchanged content
+    dated, correct: (s,) changes with a date, and with a correct one
+    false_dates:    (s,) visits with a new date but unchanged content
     """
 
     dated: Ints
-    right: Ints
-    lies: Ints
+    correct: Ints
+    false_dates: Ints
 
     @classmethod
     def of(
-        cls, histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int
+        cls, histories: Histories, stated: Floats, false_dates: Ints, site: Ints, sites: int
     ) -> DateCounts:
-        """Count the dates of n targets. lies, site: (n,)."""
+        """Count the dates of n targets. false_dates, site: (n,)."""
         of = np.repeat(site, np.diff(histories.first))
         dated = np.bincount(of[~np.isnan(stated)], minlength=sites)
-        proved = np.bincount(of[right(histories, stated)], minlength=sites)
-        lied = np.bincount(site, lies, sites).astype(np.int64)
-        return cls(dated, proved, lied)
+        correct = np.bincount(of[correct_dates(histories, stated)], minlength=sites)
+        false = np.bincount(site, false_dates, sites).astype(np.int64)
+        return cls(dated, correct, false)
 
     def reliable(self) -> Flags:
         """Return (s,) flags of the sites whose dates have proved reliable."""
-        result: Flags = (self.dated >= MIN_DATED) & (self.right >= MIN_RIGHT * self.dated)
-        return result & (self.lies <= MAX_LIES * self.dated)
+        result: Flags = (self.dated >= MIN_DATED) & (self.correct >= MIN_CORRECT * self.dated)
+        return result & (self.false_dates <= MAX_FALSE_DATES * self.dated)
 
 
 def timed(
@@ -529,7 +529,7 @@ def timed(
     """
     if not trusted.any():
         return histories
-    exact = right(histories, stated) & np.repeat(trusted, np.diff(histories.first))
+    exact = correct_dates(histories, stated) & np.repeat(trusted, np.diff(histories.first))
     short = histories.by - histories.after <= MAX_GAP_HOURS
     if each_dated is not None:
         short |= np.repeat(each_dated, np.diff(histories.first))

@@ -20,7 +20,7 @@ from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE, FIRST_HISTORY_HOURS
-from schedules.population import least_per_day
+from schedules.population import min_per_day
 from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
@@ -176,7 +176,7 @@ def replanned_visits(
     else:
         states = [FeedState.fully_observed(each, size, start, split) for each, size in feed_posts]
     per_day = visits * DAY_HOURS / (stop - split)
-    terms = Terms(policy, max(per_day, least_per_day(population)))
+    terms = Terms(policy, max(per_day, min_per_day(population)))
     current, done, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)

@@ -51,7 +51,7 @@ class CappedDispatcher:
         """Return whether there is a cap."""
         return self._cap > 0
 
-    def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
+    def choose(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
         """Return the indices of the due visits that go ahead in this hour since 1970.
 
         The other arguments are as in `Waiting`.
@@ -130,7 +130,7 @@ class Planned:
             rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
             if not len(rows):
                 continue
-            go = self._dispatcher.let_go(int(hour), *self._dispatch_input(rows, hour - last[rows]))
+            go = self._dispatcher.choose(int(hour), *self._dispatch_input(rows, hour - last[rows]))
             self._waiting[rows] = True
             self._waiting[rows[go]] = False
             last[rows[go]] = times[go]
@@ -188,7 +188,7 @@ class Adaptive:
             while len(rows := self._by_key[self._next[self._by_key] < end]):
                 waited = np.nan_to_num(hour - last[rows], nan=MAX_INTERVAL_HOURS)
                 value = np.full(len(rows), np.nan)
-                rows = rows[self._dispatcher.let_go(int(hour), value, waited, self._every[rows])]
+                rows = rows[self._dispatcher.choose(int(hour), value, waited, self._every[rows])]
                 if not len(rows):
                     break
                 last[rows] = np.maximum(self._next[rows], max(hour, now))

@@ -168,7 +168,7 @@ def _within(
         )
     while True:
         candidates, allocation = _allocated(posting, limits, current, visits, least)
-        if not allocation.sold_out or least <= LOWEST_PRICE:
+        if not allocation.exhausted or least <= LOWEST_PRICE:
             return candidates, allocation
         least = max(least * CHEAPER, LOWEST_PRICE)
 

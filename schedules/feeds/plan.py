@@ -28,8 +28,8 @@ from schedules.placement.load import Caps, balanced, even_phase, fullest_week, i
 from schedules.population import (
     MONDAY_HOURS,
     Population,
-    least_per_day,
     least_visits,
+    min_per_day,
     shortest_hours,
 )
 from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS, Schedules
@@ -262,7 +262,7 @@ def plan_feeds(
 
     Raises BudgetTooSmall if the budget does not keep every feed's longest interval.
     """
-    least = least_per_day(population)
+    least = min_per_day(population)
     if terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
     posting = posting_of(population, histories, now_hours)
@@ -372,7 +372,7 @@ def _optimal(
         population.key, window, population.weight, population.cost, min_hours, population.max_hours,
         population.site, population.open_hours,
     )  # fmt: skip
-    least, last = least_per_day(population) * WEEK_DAYS, histories.until
+    least, last = min_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
         best = optimal_schedules(posting, limits, current, visits_per_week=budget)

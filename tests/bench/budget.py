@@ -24,7 +24,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.planning.budget_curve import BudgetCurve, forecast
-from crawler.reports.jobs import CURVE, JobOrder
+from crawler.reports.jobs import CURVE, JobRequest
 from crawler.storage.embedded import EmbeddedServer
 from crawler.web.options import WebOptions
 from tests.bench.planned import NOW, insert
@@ -87,7 +87,7 @@ def _measured(uri: str) -> tuple[str, ...]:
     """Return the cells of a row."""
     ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
     config = Config.load(mongo_uri=uri, clock_offset_hours=ahead)
-    order = JobOrder(kind=CURVE, config=config.model_dump(mode="json"))
+    order = JobRequest(kind=CURVE, config=config.model_dump(mode="json"))
     began = time.perf_counter()
     command = [sys.executable, "-m", "tests.bench.budget_job"]
     with subprocess.Popen(

@@ -74,9 +74,9 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         *names("plan"), ago("next"), ago("visited"),
         np.array([row["refreshed"] for row in pages]),
         np.array([row.get("feed_size", 0) for row in pages]),
-        np.array([row.get("asks", 0.0) for row in pages]),
-        np.array([row.get("least", 0.0) for row in pages]),
-        np.array([row.get("most", 0.0) for row in pages]),
+        np.array([row.get("feed_min_hours", 0.0) for row in pages]),
+        np.array([row.get("min_hours", 0.0) for row in pages]),
+        np.array([row.get("max_hours", 0.0) for row in pages]),
         np.array([row["false_dates"] for row in pages]),
         Histories(ago("since"), ago("until"), first, after, by), NO_FIELDS, stated,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
@@ -103,7 +103,7 @@ def plan_document(**own: Any) -> Document:
     """Return a plan of yesterday as it is stored."""
     usual = {
         "_id": ObjectId(), "at": NOW - timedelta(days=1), "spiders": ["shop"], "policy": "optimal",
-        "budget_per_day": 5.0, "budget_from": "asked", "totals": {"requests_per_day": 4.5},
+        "budget_per_day": 5.0, "budget_from": "given", "totals": {"requests_per_day": 4.5},
     }  # fmt: skip
     return usual | own
 

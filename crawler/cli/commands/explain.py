@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import stdout, working
-from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
+from crawler.utils.text import DAY, NOT_KNOWN, count, span, visit_frequency
 from crawler.utils.time import NEVER, Clock
 
 if TYPE_CHECKING:
@@ -127,7 +127,11 @@ def _lines(explanation: Explanation) -> dict[str, str]:
         )
     if plan := explanation["plan"]:
         times, per_week = _in_one_line(plan["windows"]), plan["visits_per_week"]
-        frequency = times if plan["every_hours"] or not per_week else f"{often(per_week)} ({times})"
+        frequency = (
+            times
+            if plan["every_hours"] or not per_week
+            else f"{visit_frequency(per_week)} ({times})"
+        )
         planned_at = explanation["planned_at"]
         at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
         lines["plan"] = f"{plan['frequency_class']}: {frequency}, policy {plan['policy']}{at}"
@@ -168,7 +172,7 @@ def _observed(history: ObservedHistory, zone: ZoneInfo, event: str) -> str:
         after, by = _time(last["after"], zone), _time(last["by"], zone)
         is_exact = last["after"] == last["by"]
         text += f", the last at {by}" if is_exact else f", the last between {after} and {by}"
-    return text + ("; its stated dates are trusted" if history["dates_believed"] else "")
+    return text + ("; its stated dates are trusted" if history["dates_trusted"] else "")
 
 
 def _local_and_utc(moment: datetime, zone: ZoneInfo) -> str:

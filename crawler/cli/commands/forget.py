@@ -42,10 +42,10 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Count the data, ask for confirmation, and delete them."""
-        counts = asyncio.run(_forget(self.config, args[0], really=False))
+        counts = asyncio.run(_forget(self.config, args[0], delete=False))
         if not opts.dry_run:
             confirm(in_words(counts), opts, of=args[0])
-            asyncio.run(_forget(self.config, args[0], really=True))
+            asyncio.run(_forget(self.config, args[0], delete=True))
         if opts.json:
             report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
             print_json(report)
@@ -58,9 +58,9 @@ class Command(FreshetCommand):
         return {"scrapy forget URL --yes --json": ForgetReport}
 
 
-async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
+async def _forget(config: Config, url_or_name: str, *, delete: bool) -> dict[str, int]:
     from crawler.reports.target import forget
     from crawler.storage.client import opened
 
     async with opened(config) as db:
-        return await forget(db, config, url_or_name, really=really)
+        return await forget(db, config, url_or_name, delete=delete)

@@ -74,7 +74,7 @@ class Command(FreshetCommand):
             from crawler.ops.schedule import rotate_logs
 
             rotate_logs(config)
-        report = asyncio.run(self._prune(config, opts.spider, really=not opts.dry_run))
+        report = asyncio.run(self._prune(config, opts.spider, delete=not opts.dry_run))
         if opts.json:
             print_json(report)
             return
@@ -93,7 +93,7 @@ class Command(FreshetCommand):
         return {"scrapy prune --keep-versions 10 --json": PruneReport}
 
     async def _prune(
-        self, config: Config, spiders: list[str] | None, *, really: bool
+        self, config: Config, spiders: list[str] | None, *, delete: bool
     ) -> PruneReport:
         """Prune some spiders (None: all), and the data that belongs to no spider."""
         from crawler.storage import pruning, runs, targets
@@ -107,12 +107,12 @@ class Command(FreshetCommand):
                 raise no_targets(unknown[0], stored)
             now = Clock(config.clock_offset_hours).now()
             return {
-                "dry_run": not really,
+                "dry_run": not delete,
                 "spiders": {
-                    name: await pruning.prune_spider(db, name, ages, config, now, really=really)
+                    name: await pruning.prune_spider(db, name, ages, config, now, delete=delete)
                     for name in spiders or stored
                 },
-                "shared": await pruning.prune_shared(db, ages, now, really=really),
+                "shared": await pruning.prune_shared(db, ages, now, delete=delete),
             }
 
 

@@ -129,12 +129,12 @@ class Command(FreshetCommand):
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
     ) -> list[Page]:
-        from spiders.probe import checking
+        from spiders.probe import check_spider
 
         assert self.settings is not None
         pages: list[Page] = []
         process = AsyncCrawlerProcess(self.settings)
-        process.crawl(checking(spider, urls, pages), **arguments)
+        process.crawl(check_spider(spider, urls, pages), **arguments)
         process.start()
         return sorted(pages, key=lambda page: urls.index(page["url"]))
 

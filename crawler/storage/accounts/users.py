@@ -24,7 +24,7 @@ from crawler.storage.paging import Key, Rows, read_page
 NAME = re.compile(r"[a-z0-9][a-z0-9_.@+-]{0,63}", re.ASCII)
 # Names under which the audit list has changes that no user made.
 RESERVED = frozenset({"local", "command line"})
-_leaving_an_editor = asyncio.Lock()
+_keeping_an_editor = asyncio.Lock()
 MAX_CHARACTERS = 500
 NEWEST_FIRST = (("at", -1), ("_id", -1))
 
@@ -116,13 +116,13 @@ async def remove(db: Database, name: str) -> None:
 
 
 @asynccontextmanager
-async def leaving_an_editor(db: Database, name: str) -> AsyncIterator[None]:
+async def keeping_an_editor(db: Database, name: str) -> AsyncIterator[None]:
     """Block other changes of users while an editor loses the role or is removed.
 
     Raises ConfigError if there is no other editor, because nobody could manage users in the app
     anymore. Changes by other processes are not blocked.
     """
-    async with _leaving_an_editor:
+    async with _keeping_an_editor:
         others = {"_id": {"$ne": name}, "role": str(Role.EDITOR)}
         if await db.users.find_one(others, {"_id": 1}) is None:
             raise ConfigError(f"{name} is the only editor. Make another user an editor first")

@@ -104,7 +104,7 @@ async def weigh_copies(
     due = [
         table
         for table in tables.values()
-        if table.taught and (table.is_new or table.has_news or _is_due(table))
+        if table.learned and (table.is_new or table.has_new_common or _is_due(table))
     ]
     tables |= await _store(registry, due)
     return await _with_pending(registry, WeighedBatch([]), tables, (), originals, batch)
@@ -164,12 +164,12 @@ async def learn(
     tables = await _read_tables(registry, texts.keys() - cached.keys()) | cached
     for source, table in tables.items():
         for candidate, text in texts[source]:
-            if table.wants(candidate.key, candidate.id):
+            if table.learns_from(candidate.key, candidate.id):
                 table.learn(candidate.key, text)
         table.at = now
         registry.tables.pop(source, None)
         registry.tables[source] = table
-    due = [table for table in tables.values() if table.has_news or _is_due(table)]
+    due = [table for table in tables.values() if table.has_new_common or _is_due(table)]
     tables |= await _store(registry, due)
     # Storing a table detects changes by other processes, so only the other tables are checked.
     seconds = time.monotonic()
@@ -181,7 +181,9 @@ async def learn(
     for source, table in changed.items():
         table.at = now
         registry.tables[source] = table
-    return tables | changed | await _store(registry, [t for t in changed.values() if t.has_news])
+    return (
+        tables | changed | await _store(registry, [t for t in changed.values() if t.has_new_common])
+    )
 
 
 def _least_used(registry: Registry) -> list[Table]:
@@ -197,14 +199,14 @@ async def evict(registry: Registry) -> None:
 
 def _is_due(table: Table) -> bool:
     """Return whether a table has as many new posts as stored ones."""
-    return len(table.taught) >= max(MIN_POSTS, len(table.posts) - len(table.taught))
+    return len(table.learned) >= max(MIN_POSTS, len(table.posts) - len(table.learned))
 
 
 async def store(registry: Registry, sources: Iterable[str] | None = None) -> None:
     """Store the changed tables of sources (default: all), and remove them from the cache."""
     names = list(registry.tables) if sources is None else sources
     tables = [registry.tables[name] for name in names]
-    await _store(registry, [table for table in tables if table.taught])
+    await _store(registry, [table for table in tables if table.learned])
     for table in tables:
         del registry.tables[table.source]
 
@@ -325,10 +327,10 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
                 continue
             table.revision += 1
             table.checked_at = time.monotonic()
-            if table.has_news:
+            if table.has_new_common:
                 table.changed_at = table.checked_at
-            table.taught.clear()
-            table.has_news = False
+            table.learned.clear()
+            table.has_new_common = False
     return lost
 
 
@@ -344,7 +346,7 @@ def _table_update(table: Table) -> UpdateOne:
     ]
     new = [
         {"post": post, "marks": Binary(table.posts[post].astype("<u4").tobytes())}
-        for post in table.taught
+        for post in table.learned
     ]
     update: Document = {"$set": fields, "$inc": {"revision": 1}}
     update["$push"] = {"posts": {"$each": new, "$slice": -MAX_POSTS}}

@@ -260,7 +260,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
 
     def start(order: ApplicationForm) -> str:
         job = planner.apply(APPLY, order.preview, user.name, now)
-        return f"replan: {job.order.budget:g} requests a day, {job.order.objective}"
+        return f"replan: {job.request.budget:g} requests a day, {job.request.objective}"
 
     return await PAGES.start_job(request, user, now, ApplicationForm, start)
 

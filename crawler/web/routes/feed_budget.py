@@ -101,7 +101,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
 
     def start(order: ApplicationForm) -> str:
         job = planner.apply(FEED_APPLY, order.preview, user.name, now)
-        return f"replan of feeds: {job.order.budget:g} fetches a day"
+        return f"replan of feeds: {job.request.budget:g} fetches a day"
 
     return await FEEDS.start_job(request, user, now, ApplicationForm, start)
 

@@ -263,7 +263,7 @@ async def confirm_removal(
 ) -> Response:
     """Show what a removal deletes, and ask for confirmation."""
     feed = await _feed(store, key)
-    removal = await _removal(store, key, now, really=False)
+    removal = await _removal(store, key, now, delete=False)
     return page(request, "feeds/remove.html", feed=feed, id=key, removal=removal)
 
 
@@ -273,7 +273,7 @@ async def remove(request: Request, _: EditorDep, store: StoreDep, now: NowDep) -
     form = await Form.read(request)
     key = form["id"]
     await _feed(store, key)
-    removal = await _removal(store, key, now, really=True)
+    removal = await _removal(store, key, now, delete=True)
     request.state.audit = f"{key}: {removal['removed'].get('posts', 0)} posts"
     return redirect(request, "feeds.health")
 
@@ -444,7 +444,7 @@ async def remove_api(
     """Remove a feed with its posts, versions and visits."""
     await _feed(store, key)
     request.state.audit = f"{key} (dry run)" if dry_run else key
-    return await _removal(store, key, now, really=not dry_run)
+    return await _removal(store, key, now, delete=not dry_run)
 
 
 @api.post("/import", name="feeds.api_import")
@@ -517,9 +517,9 @@ def _in_words(key: str, title: str | None, folders: Sequence[str]) -> str:
     return f"{key}: {title or 'own title'}, {', '.join(folders) or 'no folder'}"
 
 
-async def _removal(store: Store, key: str, now: datetime, *, really: bool) -> RemovalReport:
+async def _removal(store: Store, key: str, now: datetime, *, delete: bool) -> RemovalReport:
     spider, _, url = key.partition(" ")
-    return await remove_feeds(store.db, store.config, spider, [url], now, really=really)
+    return await remove_feeds(store.db, store.config, spider, [url], now, delete=delete)
 
 
 def _folders(lines: Sequence[str]) -> list[str]:

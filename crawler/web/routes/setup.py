@@ -329,7 +329,7 @@ class SavedDefinition(BaseModel):
     )
 
 
-class SampleOrder(SavedDefinition):
+class SampleRequest(SavedDefinition):
     """Pages to fetch for the previews of a definition."""
 
     more: Literal["items", "lists"] = Field(
@@ -382,7 +382,7 @@ async def api_matches(request: Request, user: EditorDep, definition: DefinitionE
 
 @api.post("/pages", name="setup.api_pages")
 async def api_pages(
-    request: Request, user: EditorDep, store: StoreDep, given: SampleOrder
+    request: Request, user: EditorDep, store: StoreDep, given: SampleRequest
 ) -> SamplePages:
     """Fetch start pages if necessary, and up to six pages for previews; keep them for an hour."""
     name = given.definition.name

@@ -259,7 +259,7 @@ async def limits(request: Request, store: StoreDep, document: TargetDep) -> Resp
 @router.get("/targets/{target_id}/forget", name="targets.forget")
 async def forget_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Show what would be deleted, and ask for confirmation."""
-    counts = await forget(store.db, store.config, document["url"], really=False)
+    counts = await forget(store.db, store.config, document["url"], delete=False)
     return page(
         request,
         "targets/forget.html",
@@ -275,12 +275,12 @@ async def do_forget(request: Request, store: StoreDep, document: TargetDep) -> R
     form = await Form.read(request)
     if form["confirm"] != "yes":
         form.reject("confirm", "Check the box to confirm")
-        counts = await forget(store.db, store.config, document["url"], really=False)
+        counts = await forget(store.db, store.config, document["url"], delete=False)
         return page(
             request, "targets/forget.html", status=422, target=target.report_of(document),
             counts=counts, form=form,
         )  # fmt: skip
-    counts = await forget(store.db, store.config, document["url"], really=True)
+    counts = await forget(store.db, store.config, document["url"], delete=True)
     return page(request, "targets/forgotten.html", url=document["url"], counts=counts)
 
 
@@ -408,7 +408,7 @@ async def api_forget(
     dry_run: Annotated[bool, Query(description="only count")] = False,
 ) -> Forgotten:
     """Delete all data of the URL of a target, of all spiders. This cannot be undone."""
-    counts = await forget(store.db, store.config, document["url"], really=not dry_run)
+    counts = await forget(store.db, store.config, document["url"], delete=not dry_run)
     return Forgotten(deleted=counts, dry_run=dry_run)
 
 

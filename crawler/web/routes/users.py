@@ -142,7 +142,7 @@ async def set_role(request: Request, user: EditorDep, store: StoreDep, name: str
             if new.role is Role.EDITOR:
                 await users.set_role(store.db, name, new.role)
             else:
-                async with users.leaving_an_editor(store.db, name):
+                async with users.keeping_an_editor(store.db, name):
                     await users.set_role(store.db, name, new.role)
         except ConfigError as error:
             form.reject("role", error)
@@ -174,7 +174,7 @@ async def remove(request: Request, user: EditorDep, store: StoreDep, name: str) 
     if form.is_valid:
         request.state.audit = name
         try:
-            async with users.leaving_an_editor(store.db, name):
+            async with users.keeping_an_editor(store.db, name):
                 await users.remove(store.db, name)
         except ConfigError as error:
             form.reject("", error)

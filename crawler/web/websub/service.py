@@ -82,7 +82,7 @@ class PushReport(TypedDict):
     counts: dict[str, int]
     """Number of events by name."""
     subscriptions: dict[str, int]
-    """Number of subscriptions by state: `asked`, `active`, `refused` or `ended`."""
+    """Number of subscriptions by state: `requested`, `active`, `refused` or `ended`."""
 
 
 def run(config: Config, options: PushOptions) -> PushReport:

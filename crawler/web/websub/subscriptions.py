@@ -158,7 +158,7 @@ class Subscriptions:
         if await self.patience.read(
             lambda: websub.record_request(self.db, feed, request, now, again)
         ):
-            self.counts["asked"] += 1
+            self.counts["requested"] += 1
             await self._send(feed, request)
 
     def _request_to(self, feed: Feed, hub: str) -> HubRequest:
@@ -254,7 +254,7 @@ async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
                     feed.key, host, partial(_unsubscribe, subscriptions.hubs, feed)
                 )
             # Polled from the database, because another process may receive the confirmations.
-            while await patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
+            while await patience.read(lambda: websub.count_unsubscribing(db)):  # noqa: ASYNC110
                 await asyncio.sleep(CONFIRMATION_SECONDS)
     now = subscriptions.clock.now()
     return len(feeds) - await patience.read(lambda: websub.end_unconfirmed(db, now))

@@ -95,10 +95,10 @@ def test_missing_and_different_indexes_are_reported(freshet: Freshet, prepared: 
     assert {name: finding["status"] for name, finding in by_index.items()} == {
         "spider_1_at_1": "warning", "bands_1": "failed", "search": "warning",
     }  # fmt: skip
-    assert by_index["spider_1_at_1"]["todo"] == (
+    assert by_index["spider_1_at_1"]["fix"] == (
         'in mongosh: db.visits.createIndex({"spider": 1, "at": 1}, {"name": "spider_1_at_1"})'
     )
-    assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in by_index["search"]["todo"]
+    assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in by_index["search"]["fix"]
 
 
 def test_every_schema_index_is_checked(freshet: Freshet, prepared: Db) -> None:
@@ -167,7 +167,7 @@ def test_invalid_site_definitions_are_reported(freshet: Freshet, prepared: Db) -
     by_site = {finding["of"]: finding for finding in problems_of(done)}
     assert by_site.keys() == {str(wrong), str(secret), "nosuch"}
     assert by_site[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
-    assert by_site[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
+    assert by_site[str(secret)]["fix"] == "set NO_SUCH_TOKEN_HERE in the environment"
     assert "Available: books, feeds, quotes" in by_site["nosuch"]["found"]
 
 
@@ -223,7 +223,7 @@ def test_failing_pages_and_stored_definition_are_reported(
     assert (problem["check"], problem["of"], problem["status"]) == ("last run", "shop", "warning")
     assert "; all of 1 page failed " in problem["found"]
     assert f"({pages.url}/list.html)" in problem["found"]
-    assert problem["todo"] == "scrapy targets shop --errors lists the pages"
+    assert problem["fix"] == "scrapy targets shop --errors lists the pages"
     file.unlink()
     by_site = {
         finding["of"]: finding["found"]
@@ -242,7 +242,7 @@ def test_site_without_definition_is_reported(freshet: Freshet, prepared: Db) -> 
     finding = only_problem(quick(freshet))
     assert (finding["check"], finding["of"], finding["status"]) == ("wrapper", "old", "warning")
     assert finding["found"] == "it has targets but no site definition"
-    assert finding["todo"] == (
+    assert finding["fix"] == (
         "run scrapy crawl site -a wrapper=FILE.toml once, or scrapy forget old"
     )
 

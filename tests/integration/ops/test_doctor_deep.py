@@ -255,7 +255,7 @@ def test_each_break_is_found(
     for finding in failed.values():
         assert finding["broken"] >= 1
         assert finding["examples"]
-        assert "scrapy" in finding["todo"]
+        assert "scrapy" in finding["fix"]
 
 
 @pytest.mark.soak

@@ -131,7 +131,7 @@ def test_reasons_other_than_the_plan_are_explained(stored: Stored, freshet: Fres
     assert "Not visited yet" in fresh["reasons"][0]
     assert fresh["history"] == {
         "since": None, "until": None, "observations": 0, "changes": 0, "last_change": None,
-        "dates_believed": False,
+        "dates_trusted": False,
     }  # fmt: skip
     assert scrapy(freshet, "explain", f"{SHOP}/new").out.count("never") == 1
 

@@ -274,5 +274,5 @@ def test_forgetting_a_page_deletes_its_history(stored: tuple[Db, str]) -> None:
     db.targets.insert_many([watched_row("a", history=history(NOW - HOUR)), watched_row("b")])
     index = partial(Registry.of, scheme=scheme_of("characters", 0.7))
     gone = "http://x.test/a"
-    on(uri, lambda db: pruning.forget_url(db, index(db), gone, NOW, really=True))
+    on(uri, lambda db: pruning.forget_url(db, index(db), gone, NOW, delete=True))
     assert list(on(uri, lambda db: histories.read(db, NOW)).ids) == ["x http://x.test/b"]

@@ -52,9 +52,9 @@ def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
     return asyncio.run(connect_and_call())
 
 
-async def forget(db: Database, *, really: bool) -> dict[str, int]:
+async def forget(db: Database, *, delete: bool) -> dict[str, int]:
     registry = Registry.of(db, scheme_of("characters", 0.7))
-    return await pruning.forget_spider(db, registry, SPIDER, LATER, really=really)
+    return await pruning.forget_spider(db, registry, SPIDER, LATER, delete=delete)
 
 
 def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
@@ -323,10 +323,10 @@ def test_forgetting_a_spider_removes_only_its_plans(
     db.plans.insert_one(
         {"_id": "both", "at": READ_AT, "spiders": [SPIDER, "blog"], "state": "active"}
     )
-    counts = run(uri, lambda db: forget(db, really=False))
+    counts = run(uri, lambda db: forget(db, delete=False))
     assert counts["plans"] == 1
     assert db.plans.count_documents({}) == 2
-    run(uri, lambda db: forget(db, really=True))
+    run(uri, lambda db: forget(db, delete=True))
     (left,) = db.plans.find()
     assert (left["_id"], left["spiders"]) == ("both", ["blog"])
     assert db.targets.count_documents({}) == 0

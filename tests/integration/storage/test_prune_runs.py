@@ -38,7 +38,7 @@ def put_visits(db: Db, *ages: timedelta) -> None:
 def test_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_visits(db, DAY - HOUR, DAY)
-    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, really=True)
+    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, delete=True)
     assert on(uri, roll_up) == 1
     assert [row["at"] for row in db.visits.find()] == [BEGIN + DAY]
     assert [(row["day"], row["visits"]) for row in db.days.find()] == [(BEGIN, 1)]
@@ -46,7 +46,7 @@ def test_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
 
 def test_day_aggregated_before_a_crash_is_not_counted_twice(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, really=True)
+    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, delete=True)
     put_visits(db, HOUR, 2 * HOUR, 3 * HOUR)
     assert on(uri, roll_up) == 3
     # As after a crash before the last of these visits was deleted.

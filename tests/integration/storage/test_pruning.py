@@ -103,7 +103,7 @@ def test_current_version_of_a_post_is_kept(stored: tuple[Db, str]) -> None:
         *({"_id": f"shop {name} {text}", "target": name, "content_hash": text, "at": ago(9 - n)}
           for n, text in contents),
     )  # fmt: skip
-    removing = partial(pruning.prune_versions, spider="shop", keep=1, really=True)
+    removing = partial(pruning.prune_versions, spider="shop", keep=1, delete=True)
     assert on(uri, removing) == 2
     assert [row["content_hash"] for row in db.versions.find()] == ["old"]
 
@@ -128,7 +128,7 @@ def test_visits_of_a_sampling_phase_are_not_aggregated(
 def test_newest_aggregates_are_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     insert(db, "days", *({"target": URL, "day": ago(n)} for n in (9, 8, 7)))
-    removing = partial(pruning.drop_aggregates, spider="shop", before=ago(1), really=True)
+    removing = partial(pruning.drop_aggregates, spider="shop", before=ago(1), delete=True)
     assert on(uri, removing) == 2
     assert [row["day"] for row in db.days.find()] == [ago(7)]
 
@@ -154,9 +154,9 @@ def test_plans_in_use_are_kept(stored: tuple[Db, str]) -> None:
     db.plans.insert_many([{"_id": ids[name]} | row for name, row in rows.items()])
     put_target(db, plan={"id": ids["of a target"], "former": {"id": ids["former of a target"]}})
     dropping = partial(pruning.drop_plans, before=ago(365))
-    assert on(uri, partial(dropping, really=False)) == 2
+    assert on(uri, partial(dropping, delete=False)) == 2
     assert db.plans.count_documents({}) == len(names)
-    assert on(uri, partial(dropping, really=True)) == 2
+    assert on(uri, partial(dropping, delete=True)) == 2
     left = {row["_id"] for row in db.plans.find()}
     assert {name for name in names if ids[name] not in left} == {"unused", "unused phase"}
 

@@ -127,7 +127,7 @@ def test_sys_executable_fork_has_the_same_output_and_exit_code(words: list[str])
     assert (*ended, forked.returncode) == (expected.stdout, expected.stderr, expected.returncode)
 
 
-# This module waits for a JobOrder on standard input.
+# This module waits for a JobRequest on standard input.
 JOBS = ("-m", "crawler.reports.jobs")
 
 
@@ -148,7 +148,7 @@ def test_signal_ends_a_process_started_by_freshet(signal_number: int) -> None:
 def test_fork_reads_standard_input() -> None:
     with launch(*JOBS) as process:
         _, err = process.communicate("not an order\n", timeout=60)
-    assert "JobOrder" in err
+    assert "JobRequest" in err
     assert process.returncode == 1
 
 

@@ -84,7 +84,7 @@ def test_second_app_does_not_request_subscriptions(
     (first, written), (second, later) = started(freshet, *words), started(freshet, *words)
     wait_for(lambda: (database.leases.find_one({"_id": "feeds push"}) or {}).get("holders"))
     put(database, f"{hub.url}/silent")
-    until_state(database, "asked")
+    until_state(database, "requested")
     for process in (first, second):
         process.send_signal(signal.SIGTERM)
     errors = [

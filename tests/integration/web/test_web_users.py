@@ -133,7 +133,7 @@ def test_two_editors_cannot_remove_each_other(browsers: Browsers, database: Db) 
 
     async def remove(name: str) -> bool:
         try:
-            async with opened(config) as db, users.leaving_an_editor(db, name):
+            async with opened(config) as db, users.keeping_an_editor(db, name):
                 await asyncio.sleep(0.05)
                 await users.remove(db, name)
         except ConfigError:

@@ -41,11 +41,11 @@ def test_hub_confirms_the_subscription_and_delivers(
     assert (row["spider"], row["url"], row["body"]) == ("feeds", FEED, b"<rss>one</rss>")
     assert row["content_type"] == "application/rss+xml; charset=utf-8"
     assert subscription["lease_until"] - subscription["leased_at"] == 5 * DAY
-    assert 3 * DAY <= subscription["next_ask"] - subscription["leased_at"] <= 10 / 3 * DAY
+    assert 3 * DAY <= subscription["next_request_at"] - subscription["leased_at"] <= 10 / 3 * DAY
     after = push_of(database)
     assert (after["deliveries"], after["attempts"]) == (1, 0)
     assert row["at"] <= after["delivered_at"] <= datetime.now(UTC)
-    assert push.counts == {"asked": 1, "confirmed": 1, "stored": 1}
+    assert push.counts == {"requested": 1, "confirmed": 1, "stored": 1}
     assert push.done["subscriptions"] == {"active": 1}, "the subscription ended with the server"
     (subscribed,) = [
         request for request in hub.subscriptions() if request["callback"].startswith(push.callback)
@@ -101,7 +101,7 @@ def test_expired_lease_is_requested_again(freshet: Freshet, database: Db, hub: H
         until_state(database, "active")
     database.feeds.update_one({}, {"$set": {"hubs": [f"{hub.url}/silent"]}})
     with Push(freshet, hours=24 * 11):
-        after = until_state(database, "asked")
+        after = until_state(database, "requested")
     assert (after["hub"], after["attempts"]) == (f"{hub.url}/silent", 1)
     assert after["lease_until"] is None
 
@@ -135,8 +135,8 @@ def test_refusing_hub_is_not_retried_for_a_week(freshet: Freshet, database: Db, 
         subscription = until_state(database, "refused")
         time.sleep(2.5)
     assert subscription["reason"] == "400 said the hub"
-    assert subscription["next_ask"] - subscription["asked_at"] > 6 * DAY
-    assert push.counts == {"asked": 1, "refused": 1}
+    assert subscription["next_request_at"] - subscription["requested_at"] > 6 * DAY
+    assert push.counts == {"requested": 1, "refused": 1}
     assert hub.asked("/refuse") == 1
 
 
@@ -162,10 +162,12 @@ def test_failing_hub_is_retried_with_backoff(freshet: Freshet, database: Db, hub
             wait_for(lambda n=attempt: push_of(database).get("attempts") == n)
             wait_for(lambda: "reason" in push_of(database))
         subscription = push_of(database)
-        pauses.append((subscription["next_ask"] - subscription["asked_at"]) / timedelta(minutes=1))
-        hours = (subscription["next_ask"] - datetime.now(UTC)) / HOUR + 0.01
+        pauses.append(
+            (subscription["next_request_at"] - subscription["requested_at"]) / timedelta(minutes=1)
+        )
+        hours = (subscription["next_request_at"] - datetime.now(UTC)) / HOUR + 0.01
     assert subscription["reason"] == "500 said the hub"
-    assert subscription["state"] == "asked"
+    assert subscription["state"] == "requested"
     for pause, minutes in zip(pauses, (10, 20, 40), strict=True):
         assert 0.9 * minutes <= pause <= 1.1 * minutes
 
@@ -189,7 +191,7 @@ def test_unreachable_hub_is_reported(freshet: Freshet, database: Db) -> None:
     with Push(freshet, FRESHET_PRIVATE_HOSTS=place) as push:
         wait_for(lambda: "reason" in push_of(database))
     assert "refused" in push_of(database)["reason"]
-    assert push.counts == {"asked": 1, "failed": 1}
+    assert push.counts == {"requested": 1, "failed": 1}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_for_option_ends_the_server(freshet: Freshet, database: Db, hub: Hub) ->
     words = ("--callback", CALLBACK, "--port", free_port(), "--for", "2")
     done = freshet("feeds", "push", *words)
     assert done.code == 0, done.err
-    assert re.fullmatch(r"1 asked; [2-6] seconds\nsubscriptions: 1 asked\n", done.out)
+    assert re.fullmatch(r"1 requested; [2-6] seconds\nsubscriptions: 1 requested\n", done.out)
 
 
 def test_port_in_use_and_invalid_options_are_one_line_errors(freshet: Freshet, hub: Hub) -> None:
@@ -276,7 +278,7 @@ def test_many_feeds_of_one_hub_are_subscribed(freshet: Freshet, database: Db, hu
         put(database, f"{hub.url}/hub", url=f"{FEED}{n}")
     with Push(freshet) as push:
         wait_for(lambda: database.feeds.count_documents({"push.state": "active"}) == 300)
-    assert push.counts == {"asked": 300, "confirmed": 300}
+    assert push.counts == {"requested": 300, "confirmed": 300}
     assert database.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 

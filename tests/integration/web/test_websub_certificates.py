@@ -30,7 +30,7 @@ def test_hub_certificates_are_verified(
                 wait_for(lambda: "reason" in push_of(database))
                 assert "certificate verify failed" in push_of(database)["reason"]
             wait_for(lambda: "attempts" in push_of(database))
-    assert push.counts == {"asked": 1} | ({} if trusted else {"failed": 1})
+    assert push.counts == {"requested": 1} | ({} if trusted else {"failed": 1})
 
 
 class Accepting(BaseHTTPRequestHandler):

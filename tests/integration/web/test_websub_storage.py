@@ -99,7 +99,7 @@ def test_concurrently_requested_feed_is_not_requested_again(stored: tuple[Db, st
     db, uri = stored
     put(db, "http://hub")
     assert asyncio.run(in_database(uri, run)) == [True, True, False]
-    assert push_of(db)["asked_at"] == first
+    assert push_of(db)["requested_at"] == first
 
 
 async def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:

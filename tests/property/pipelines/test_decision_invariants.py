@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
-from pipelines.outcomes import EPOCH, MINUTE, Rules, decide, said
+from pipelines.outcomes import EPOCH, MINUTE, Rules, decide, stated_minute
 from schedules.intervals import Intervals
 from tests.unit.pages import NOON
 
@@ -86,4 +86,4 @@ def test_decision_is_deterministic(page: Fetched, rules: Rules) -> None:
 @given(FETCHES, st.text())
 def test_any_last_modified_text_raises_no_error(page: Fetched, written: str) -> None:
     page.validators = Validators(last_modified=written)
-    assert 0 <= said(page) <= (NOON - EPOCH) // MINUTE
+    assert 0 <= stated_minute(page) <= (NOON - EPOCH) // MINUTE

@@ -87,7 +87,7 @@ def test_highest_values_are_allocated_first(market: tuple[Steps, np.ndarray], sh
 def test_large_budget_allocates_all_steps(market: tuple[Steps, np.ndarray]) -> None:
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, 1.0) + 1)
-    assert allocation.sold_out
+    assert allocation.exhausted
     assert (allocation.chosen == steps.first[1:] - 1).all()
 
 

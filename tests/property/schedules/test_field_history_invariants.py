@@ -16,7 +16,7 @@ from schedules.history import (
     FieldHistories,
     FieldHistory,
     Histories,
-    fields_apart,
+    field_pasts,
     offsets,
 )
 
@@ -76,7 +76,7 @@ def test_each_field_has_its_own_changes(
         every["by"], every["fields"],
     )  # fmt: skip
     own = all_pages.of(fields.row)
-    past = fields_apart(fields, own, own, least)
+    past = field_pasts(fields, own, own, least)
     expected: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     for i in rows:
         for at, names in page_changes[i]:
@@ -99,5 +99,5 @@ def test_field_changes_missing_from_page_history_are_skipped() -> None:
         np.array([0]), (("price",),), np.array([0]), np.array([0.0]), offsets(np.array([2])),
         np.array([120, 240], np.uint32), np.array([1, 1], np.uint32),
     )  # fmt: skip
-    past = fields_apart(fields, page, page, 1)
+    past = field_pasts(fields, page, page, 1)
     assert past.histories.by.tolist() == [2.0]

@@ -17,7 +17,7 @@ from schedules.allocation.plan import (
     Plan,
     Terms,
     budget_for,
-    least_per_day,
+    min_per_day,
     plan,
 )
 from schedules.cost import Objective
@@ -83,7 +83,7 @@ def cost(result: Plan, some: Population, aim: Objective) -> float:
 def test_plans_stay_within_budget(seed: int, policy: str, share: float) -> None:
     """Accept a reported minimum: open hours may need more slots than the longest interval."""
     some, past = case(seed)
-    budget = share * least_per_day(some)
+    budget = share * min_per_day(some)
     enough = afforded(some, past, policy, budget)
     assert enough == budget or (policy == "optimal" and enough < 1.5 * budget)
     result = plan(some, past, Terms(policy, enough), NOW)
@@ -95,14 +95,14 @@ def afforded(some: Population, past: Histories, policy: str, budget: float) -> f
     try:
         plan(some, past, Terms(policy, budget), NOW)
     except BudgetTooSmall as refused:
-        return refused.least_per_day
+        return refused.min_per_day
     return budget
 
 
 @given(SEEDS, st.sampled_from(BOUNDED), AMPLE)
 def test_intervals_are_within_their_limits(seed: int, policy: str, share: float) -> None:
     some, past = case(seed)
-    result = plan(some, past, Terms(policy, share * least_per_day(some)), NOW)
+    result = plan(some, past, Terms(policy, share * min_per_day(some)), NOW)
     for i, schedule in enumerate(all_of(result.schedules)):
         assert gaps(schedule).max() <= some.max_hours[i] * (1 + 1e-9)
         assert gaps(schedule).min() >= some.min_hours[i] * (1 - 1e-9)
@@ -112,7 +112,7 @@ def test_intervals_are_within_their_limits(seed: int, policy: str, share: float)
 @few_examples
 def test_slots_are_in_open_hours(seed: int, share: float) -> None:
     some, past = case(seed)
-    result = plan(some, past, Terms(budget_per_day=share * least_per_day(some)), NOW)
+    result = plan(some, past, Terms(budget_per_day=share * min_per_day(some)), NOW)
     for i, schedule in enumerate(all_of(result.schedules)):
         assert some.open_hours[some.site[i], np.array(schedule.slots) % WEEK_HOURS].all()
 
@@ -120,7 +120,7 @@ def test_slots_are_in_open_hours(seed: int, share: float) -> None:
 @given(SEEDS, st.sampled_from(POLICIES))
 def test_plan_does_not_depend_on_target_order(seed: int, policy: str) -> None:
     some, past = case(seed)
-    terms = Terms(policy, 2 * least_per_day(some), 2.2 * least_per_day(some), 30)
+    terms = Terms(policy, 2 * min_per_day(some), 2.2 * min_per_day(some), 30)
     order = np.random.default_rng(seed).permutation(len(some))
     original = plan(some, past, terms, NOW)
     reordered = plan(some.of(order), past.of(order), terms, NOW)
@@ -136,7 +136,7 @@ def test_plan_does_not_depend_on_target_order(seed: int, policy: str) -> None:
 @few_examples
 def test_plan_is_deterministic(seed: int, policy: str) -> None:
     some, past = case(seed)
-    terms = Terms(policy, 3 * least_per_day(some))
+    terms = Terms(policy, 3 * min_per_day(some))
     one, other = plan(some, past, terms, NOW), plan(some, past, terms, NOW)
     assert one.schedules.same_as(other.schedules).all()
     np.testing.assert_array_equal(one.stale, other.stale)
@@ -167,7 +167,7 @@ def test_replan_with_full_hours_updates_few_targets(cap: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_replan_within_limits_updates_few_targets(seed: int) -> None:
     some, past = case(seed, 120)
-    terms = Terms(budget_per_day=2 * least_per_day(some))
+    terms = Terms(budget_per_day=2 * min_per_day(some))
     first = plan(some, past, terms, NOW)
     assert plan(some, past, terms, NOW + 168, first.schedules).updated.mean() < 0.02
 
@@ -177,7 +177,7 @@ def test_more_budget_never_lowers_freshness(seed: int, policy: str, shares: list
     """Compare totals: rules for even intervals may give a single target less."""
     some, past = case(seed)
     some = replace(some, weight=np.ones(len(some)), cost=np.ones(len(some)))
-    budgets = [share * least_per_day(some) for share in shares]
+    budgets = [share * min_per_day(some) for share in shares]
     low, high = (plan(some, past, Terms(policy, b, aim=FRESHNESS), NOW) for b in budgets)
     # The local search refines each target's slots separately after the allocation.
     assert high.stale.sum() <= low.stale.sum() * 1.002 + 1e-6
@@ -188,7 +188,7 @@ def test_more_budget_never_lowers_freshness(seed: int, policy: str, shares: list
 def test_more_budget_never_raises_cost(seed: int, shares: list[float]) -> None:
     some, past = case(seed)
     aim = Objective(0.9, 0.1, 0.0)
-    budgets = [share * least_per_day(some) for share in shares]
+    budgets = [share * min_per_day(some) for share in shares]
     low, high = (plan(some, past, Terms("optimal", b, aim=aim), NOW) for b in budgets)
     assert cost(high, some, aim) <= cost(low, some, aim) * 1.002 + 1e-6
 
@@ -197,12 +197,12 @@ def test_more_budget_never_raises_cost(seed: int, shares: list[float]) -> None:
 @few_examples
 def test_too_small_budget_reports_the_minimum(seed: int, policy: str) -> None:
     some, past = case(seed)
-    least = least_per_day(some)
+    least = min_per_day(some)
     with pytest.raises(BudgetTooSmall) as refused:
         plan(some, past, Terms(policy, least * 0.999), NOW)
     assert refused.value.targets == len(some)
     opened = replace(some, open_hours=np.ones_like(some.open_hours))
-    result = plan(opened, past, Terms(policy, refused.value.least_per_day), NOW)
+    result = plan(opened, past, Terms(policy, refused.value.min_per_day), NOW)
     assert result.requests_per_day <= least * (1 + 1e-6)
 
 
@@ -219,7 +219,7 @@ def test_the_budget_of_a_goal_can_be_planned(seed: int) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_plan_without_history(policy: str) -> None:
     some = mixed(30)
-    result = plan(some, never(30), Terms(policy, 2 * least_per_day(some)), NOW)
+    result = plan(some, never(30), Terms(policy, 2 * min_per_day(some)), NOW)
     assert np.isfinite(result.stale).all()
     assert (result.rate > 0).all()
     assert (result.bound == 3).all()
@@ -262,7 +262,7 @@ def test_heavier_of_equal_targets_is_visited_at_least_as_often(seed: int, policy
 def test_weights_and_costs_are_relative(seed: int) -> None:
     """Scale the weights, or divide weights by costs; the plan stays nearly the same."""
     some, past = case(seed)
-    terms = Terms(budget_per_day=2 * least_per_day(some), daily_cap=2.2 * least_per_day(some))
+    terms = Terms(budget_per_day=2 * min_per_day(some), daily_cap=2.2 * min_per_day(some))
     usual = plan(some, past, terms, NOW)
     tenfold = replace(some, weight=some.weight * 8)
     ratio = replace(some, weight=some.weight / some.cost, cost=np.ones(len(some)))

@@ -14,7 +14,7 @@ from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, plan, plan_of
 from schedules.estimation.estimate import estimate_shards
 from schedules.history import Histories, Ints
 from schedules.placement.load import balance, balanced
-from schedules.population import Columns, InMemory, Population, least_per_day, shard_of
+from schedules.population import Columns, InMemory, Population, min_per_day, shard_of
 from schedules.schedule import Schedules
 from tests.property.schedules.test_allocate_invariants import SHARES, budget_of, markets
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates, watched
@@ -58,7 +58,7 @@ def planned(
     shards, rows = in_shards(some, past, current, count)
     estimate_shards(shards)
     counts = np.array([len(own) for own in rows])
-    price = plan_shards(shards, counts, least_per_day(some), terms, NOW)
+    price = plan_shards(shards, counts, min_per_day(some), terms, NOW)
     plans = [plan_of(columns, price) for columns in shards.columns]
     return list(zip(rows, plans, strict=True))
 
@@ -69,7 +69,7 @@ def planned(
 @settings(max_examples=2)
 def test_plan_does_not_depend_on_shard_count(hourly: float | None, seed: int, share: float) -> None:
     some, past = case(seed, 90)
-    budget = least_per_day(some) * share
+    budget = min_per_day(some) * share
     terms = Terms(
         budget_per_day=budget, daily_cap=1.1 * budget, hourly_cap=hourly and hourly * budget / 24
     )
@@ -118,7 +118,7 @@ def test_price_of_shards_matches_single_allocation(
         for each, left in zip(offers, clearing.left, strict=True)
     ]
     assert clearing.price([each.lowest for each in taken]) == whole.price
-    assert clearing.sold_out == whole.sold_out
+    assert clearing.exhausted == whole.exhausted
     for own, each, offered in zip(rows, taken, offers, strict=True):
         expected = whole.chosen[own] - steps.first[own]
         np.testing.assert_array_equal(each.chosen - offered.first[:-1], expected)

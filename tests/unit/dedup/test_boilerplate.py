@@ -177,11 +177,11 @@ def test_concurrent_updates_of_two_workers_are_merged() -> None:
 
 def test_known_source_learns_from_a_sample_and_from_edits() -> None:
     table = taught([with_boilerplate(seed) for seed in range(EAGER_POSTS - 1)])
-    assert all(table.wants(f"new{number}", number) for number in range(8))
+    assert all(table.learns_from(f"new{number}", number) for number in range(8))
     table.learn("last", given(with_boilerplate(99)))
-    wanted = [number for number in range(100) if table.wants(f"new{number}", number)]
+    wanted = [number for number in range(100) if table.learns_from(f"new{number}", number)]
     assert wanted == list(range(0, 100, SAMPLED_POSTS))
-    assert table.wants("last", 1)
+    assert table.learns_from("last", 1)
 
 
 def test_an_edit_of_a_post_does_not_count_twice() -> None:
@@ -213,7 +213,7 @@ def test_tally_counts_match_a_dictionary() -> None:
     tally = Tally([], np.empty(0, np.uint32))
     for number in range(200):
         post = given(" ".join(text(seed, 30) for seed in (number, number // 2, number // 3, 5000)))
-        taught = tally.teach(post, 40, 0, MIN_POSTS)
+        taught = tally.learn(post, 40, 0, MIN_POSTS)
         assert taught is not None
         own_marks = set(taught.marks.tolist())
         assert 10 < len(own_marks) == taught.marks.size <= 40

@@ -11,8 +11,8 @@ from scrapy.http import HtmlResponse, Response, TextResponse
 from crawler.extract.response import (
     HANDLED,
     MAX_VALIDATOR_BYTES,
-    at_least_hours,
     decoded,
+    fresh_hours,
     moved_to,
     page_problem,
     raw_hash,
@@ -232,7 +232,7 @@ def test_raw_hash_covers_every_byte() -> None:
 def test_freshness_lifetime_is_remaining_max_age(
     headers: dict[str, str], hours: float | None
 ) -> None:
-    assert at_least_hours(Response(SITE, headers=headers)) == hours
+    assert fresh_hours(Response(SITE, headers=headers)) == hours
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import pytest
 
-from crawler.errors import Misbehaves
+from crawler.errors import BadResponse
 from crawler.extract.links import sitemap_links, sitemap_of
 from crawler.items import Kind, Link, LinkCounts
 from tests.unit.pages import SITE, wrapper
@@ -146,7 +146,7 @@ def test_all_gzip_members_are_read() -> None:
 def test_gzip_bomb_is_rejected() -> None:
     entry = "<loc>https://shop.example/item/{}</loc>"
     bomb = gzip.compress(urlset(*(entry.format(n) for n in range(20_000))), 9)
-    with pytest.raises(Misbehaves, match="more than 10000 bytes"):
+    with pytest.raises(BadResponse, match="more than 10000 bytes"):
         sitemap_of(bomb, 10_000)
 
 

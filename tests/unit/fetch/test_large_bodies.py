@@ -12,7 +12,7 @@ from functools import wraps
 import pytest
 from scrapy.http import HtmlResponse, Response
 
-from crawler.errors import Misbehaves
+from crawler.errors import BadResponse
 from crawler.fetch.body_limits import LargeBodies, SpooledBody, is_admitted
 from crawler.utils.process import LARGE_BYTES
 
@@ -139,7 +139,7 @@ def test_full_disk_rejects_the_body(full_disk: Callable[[], None]) -> None:
     full_disk()
     for _ in range(3):
         body.write(bytes(LARGE_BYTES))
-    with pytest.raises(Misbehaves, match="body of 3145728 bytes could not be buffered: "):
+    with pytest.raises(BadResponse, match="body of 3145728 bytes could not be buffered: "):
         body.load()
 
 

@@ -25,41 +25,41 @@ def request(url: str, target: Target | None = None) -> Request:
 
 def test_unlisted_host_must_be_public() -> None:
     policy = guard(INTRANET).policy(request("http://elsewhere/"))
-    assert policy.let_through([PRIVATE, PUBLIC]) == [PUBLIC]
-    assert policy.let_through([PRIVATE]) == []
+    assert policy.allowed([PRIVATE, PUBLIC]) == [PUBLIC]
+    assert policy.allowed([PRIVATE]) == []
     assert policy.refused == [PRIVATE]
 
 
 def test_host_name_in_a_url_must_be_public() -> None:
     policy = guard(INTRANET).policy(request(INTRANET))
-    assert policy.let_through([PRIVATE]) == []
+    assert policy.allowed([PRIVATE]) == []
     feed = Target("feeds", INTRANET, Kind.FEED)
-    assert guard().policy(request(feed.url, feed)).let_through([PRIVATE]) == []
+    assert guard().policy(request(feed.url, feed)).allowed([PRIVATE]) == []
     typed = Request(INTRANET, meta={TYPED: INTRANET})
-    assert guard().policy(typed).let_through([PRIVATE]) == []
+    assert guard().policy(typed).allowed([PRIVATE]) == []
 
 
 def test_listed_host_may_be_private_only_at_its_port() -> None:
     listed = guard(listed=("intranet:8080",))
     for url in ("http://intranet:9200/", "http://intranet/", "http://a.intranet:8080/"):
-        assert listed.policy(request(url)).let_through([PRIVATE]) == []
+        assert listed.policy(request(url)).allowed([PRIVATE]) == []
 
 
 def test_listed_host_may_be_private_but_not_a_metadata_server() -> None:
     policy = guard(listed=("intranet:8080",)).policy(request("http://intranet:8080/item"))
-    assert policy.let_through([PRIVATE]) == [PRIVATE]
-    assert policy.let_through([METADATA]) == []
+    assert policy.allowed([PRIVATE]) == [PRIVATE]
+    assert policy.allowed([METADATA]) == []
 
 
 def test_address_in_a_start_url_is_always_allowed() -> None:
     url = "http://0.0.0.0:8000/"
-    assert guard(url).policy(request(url)).let_through([ip_address("0.0.0.0")])
+    assert guard(url).policy(request(url)).allowed([ip_address("0.0.0.0")])
 
 
 def test_open_guard_allows_all_addresses() -> None:
     opened = guard(is_open=True)
     opened.policy(request("http://169.254.169.254/"))
-    assert opened.policy(request("http://elsewhere/")).let_through([METADATA]) == [METADATA]
+    assert opened.policy(request("http://elsewhere/")).allowed([METADATA]) == [METADATA]
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.5/", "http://0x7f.1/", "http://localhost:1/"])

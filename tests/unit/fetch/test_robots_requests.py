@@ -13,7 +13,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-from crawler.fetch.downloader import NotAsked
+from crawler.fetch.downloader import NotRequested
 from crawler.fetch.robots import RobotsMiddleware
 
 FORBIDS = b"User-agent: *\nDisallow: /private"
@@ -57,7 +57,7 @@ def robots(scheme: str, body: bytes = b"", status: int = 200) -> Response:
 
 
 def test_rules_of_a_paused_host_are_read_after_the_pause() -> None:
-    paused = NotAsked("requests to shop.example are paused for another 90 s")
+    paused = NotRequested("requests to shop.example are paused for another 90 s")
     web = Web({"https://shop.example/robots.txt": [paused, robots("https", FORBIDS)]})
     assert web.refusal(PRIVATE) == str(paused)
     assert web.refusal(PRIVATE) == "Forbidden by robots.txt"

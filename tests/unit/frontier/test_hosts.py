@@ -59,12 +59,12 @@ def test_longer_of_two_holds_applies() -> None:
 def test_consecutive_blocked_responses_reach_the_limit(
     blocked_responses: list[bool], gave_up: list[bool]
 ) -> None:
-    limits = HostLimits(strikes=3)
+    limits = HostLimits(max_blocked=3)
     assert [limits.note("a", blocked=blocked) for blocked in blocked_responses] == gave_up
 
 
 def test_blocked_responses_are_counted_per_host() -> None:
-    limits = HostLimits(strikes=2)
+    limits = HostLimits(max_blocked=2)
     assert not limits.note("a", blocked=True)
     assert not limits.note("b", blocked=True)
 

@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import error as network
 from twisted.python.failure import Failure
 
-from crawler.fetch.downloader import ConditionalGetMiddleware, NotAsked, PolitenessMiddleware
+from crawler.fetch.downloader import ConditionalGetMiddleware, NotRequested, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
 from spiders.feeds import FeedsSpider
 from spiders.wrapper import Arguments, WrapperSpider
@@ -195,7 +195,7 @@ def test_failed_download_has_an_outcome(error: Exception, outcome: Outcome, reas
 
 
 def test_unsent_request_is_skipped() -> None:
-    (skipped,) = spider().parse_failure(failure(NotAsked("the cap is used up")))
+    (skipped,) = spider().parse_failure(failure(NotRequested("the cap is used up")))
     assert isinstance(skipped, Skipped)
     assert skipped.reason == "the cap is used up"
 
@@ -204,7 +204,7 @@ def test_unsent_request_is_skipped() -> None:
     ("first", "elsewhere"), [("https://old.example/item/1", True), (f"{ITEM}0", False)]
 )
 def test_unsent_request_may_be_to_another_host(first: str, elsewhere: bool) -> None:
-    unsent = failure(NotAsked("the host is paused"))
+    unsent = failure(NotRequested("the host is paused"))
     unsent.request.meta["redirect_urls"] = [first]  # type: ignore[attr-defined]
     (skipped,) = spider().parse_failure(unsent)
     assert isinstance(skipped, Skipped)
@@ -272,7 +272,7 @@ def test_request_over_the_host_cap_is_not_sent() -> None:
     crawling = spider(FRESHET_HOST_REQUESTS=1)
     middleware = PolitenessMiddleware(crawling.session)
     asyncio.run(middleware.process_request(Request(ITEM)))
-    with pytest.raises(NotAsked, match=r"shop\.example: request limit reached"):
+    with pytest.raises(NotRequested, match=r"shop\.example: request limit reached"):
         asyncio.run(middleware.process_request(Request(LIST)))
     asyncio.run(middleware.process_request(Request("https://other.example/")))
 

@@ -74,7 +74,7 @@ def test_json_report_is_complete() -> None:
         "failed": 0,
         "warnings": 1,
         "findings": [
-            {"check": "redis", "status": "warning", "found": "no file", "todo": "set it",
+            {"check": "redis", "status": "warning", "found": "no file", "fix": "set it",
              "of": "shop", "broken": 0, "examples": []},
         ],
     }  # fmt: skip
@@ -138,7 +138,7 @@ def test_conflicting_package_is_a_warning(install: Callable[[str], Path]) -> Non
     finding = only_problem(doctor.check_names())
     assert finding.status is WARNING, "in the project's folder, its own modules come first"
     assert finding.found == f"package 'spiders' is also installed by greedy ({init})"
-    assert finding.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
+    assert finding.fix == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
 
 def test_conflicting_package_before_the_project_is_a_failure(
@@ -151,7 +151,7 @@ def test_conflicting_package_before_the_project_is_a_failure(
     monkeypatch.delitem(sys.modules, "schedules")
     finding = only_problem(doctor.check_names())
     assert finding.status is FAILED
-    assert "or run python -m scrapy in" in finding.todo
+    assert "or run python -m scrapy in" in finding.fix
 
 
 def test_conflicting_tests_package_is_only_a_warning(
@@ -201,7 +201,7 @@ def test_unknown_variables_are_reported_with_suggestions() -> None:
         UnknownVariable("FRESHET_XYZZY", "", None),
     ]
     findings = list(doctor_sites.judge_variables(unknown))
-    assert [(finding.found, finding.todo) for finding in findings] == [
+    assert [(finding.found, finding.fix) for finding in findings] == [
         ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
         ("FRESHET_XYZZY is not a Freshet setting", "see docs/reference/settings.md"),
     ]
@@ -295,7 +295,7 @@ def test_only_unique_index_problems_are_failures() -> None:
     lack = IndexProblem("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
     findings = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
     assert statuses(findings) == [WARNING, FAILED]
-    assert findings[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
+    assert findings[0].fix == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
 
 
 def test_healthy_redis_is_ok() -> None:

@@ -28,7 +28,7 @@ from scrapy.utils.test import get_crawler
 
 from crawler.config import Config
 from crawler.errors import ConfigError, OffLimits
-from crawler.fetch.downloader import Ended, NotAsked
+from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.ops.metrics import (
     MAX_FILE_AGE_SECONDS,
     Carried,
@@ -282,7 +282,7 @@ def test_label_values_are_bounded() -> None:
 def test_requests_that_were_never_sent_are_not_counted() -> None:
     crawler, url = get_crawler(), "http://10.0.0.5/"
     stats = DownloaderStats.from_crawler(crawler)
-    never_sent = [IgnoreRequest(), NotAsked(), Ended(), OffLimits(url, "private")]
+    never_sent = [IgnoreRequest(), NotRequested(), RunEnded(), OffLimits(url, "private")]
     for error in (*never_sent, DownloadTimeoutError()):
         stats.process_exception(Request(url), error)
     session: Any = SimpleNamespace(crawler=crawler, counts=Counter())

@@ -64,7 +64,7 @@ def state_of(due: float | None, *, not_before: float = 0, is_running: bool = Fal
 def test_every_spider_runs_at_startup() -> None:
     begin, _ = decide(NOW, {"a": SpiderState(), "b": SpiderState()}, room=4)
     assert begin == ["a", "b"]
-    assert SpiderState().is_blind
+    assert SpiderState().skips_read
     assert not SpiderState().needs_read(NOW), "the database may be empty"
 
 
@@ -105,7 +105,7 @@ def test_sleep_ends_at_the_next_possible_run(
 
 def test_due_times_are_read_after_a_successful_run() -> None:
     state = state_of(NOW - 9, is_running=True)
-    pause = state.ended(RunEnd.GOOD, NOW)
+    pause = state.ended(RunEnd.SUCCESS, NOW)
     assert not state.is_running
     assert state.ready is None, "all due targets were visited"
     assert not state.needs_read(NOW)
@@ -121,13 +121,13 @@ def test_unstarted_run_is_retried_without_reading_due_times(ending: RunEnd) -> N
     pause = state.ended(ending, NOW)
     assert state.ready == NOW + pause
     assert not state.needs_read(NOW + pause)
-    assert state.is_blind
+    assert state.skips_read
 
 
 def test_pauses_double_on_failure_and_reset_on_success() -> None:
     state = SpiderState()
     assert [state.ended(RunEnd.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert state.ended(RunEnd.GOOD, NOW) == pytest.approx(0.2)
+    assert state.ended(RunEnd.SUCCESS, NOW) == pytest.approx(0.2)
     assert state.ended(RunEnd.FAILED, NOW) == 5
     assert [state.ended(RunEnd.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
     assert [state.ended(RunEnd.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
@@ -145,9 +145,9 @@ def test_replan_is_due_one_interval_after_the_last() -> None:
 
 def test_failed_job_is_retried_after_an_hour() -> None:
     job = PeriodicJob("replan", ["replan"], 86_400, NOW)
-    job.ran(NOW, well=False)
+    job.ran(NOW, succeeded=False)
     assert job.next_at == NOW + 3600
-    job.ran(NOW, well=True)
+    job.ran(NOW, succeeded=True)
     assert job.next_at == NOW + 86_400
 
 

@@ -17,12 +17,12 @@ from crawler.items import (
     KnownPost,
     Monitor,
     Outcome,
-    Planned,
     Target,
+    TargetPlan,
     planned_feed_size,
 )
 from pipelines.content import ContentPipeline
-from pipelines.feed_posts import collect, decide, is_gap, missed_posts, outcome_of, past
+from pipelines.feed_posts import collect, decide, extended_history, is_gap, missed_posts, outcome_of
 from pipelines.outcomes import FEEDS, Rules
 from schedules.history import CHANGE, History
 from schedules.schedule import Schedule
@@ -132,7 +132,7 @@ def test_planned_feed_interval_may_exceed_longest_interval() -> None:
     assert timedelta(hours=FEEDS.longest_hours) == timedelta(days=28)
     page = fetched(entry("a"))
     phase = (planned - EPOCH) % every
-    page.target.plan = Planned("plan", Schedule(1, (), every / HOUR, phase / HOUR))
+    page.target.plan = TargetPlan("plan", Schedule(1, (), every / HOUR, phase / HOUR))
     assert decide(page, Rules(FEEDS, FEEDS, 3), Monitor(), {}).next_visit == planned
 
 
@@ -169,7 +169,7 @@ def test_no_posts_are_missed_if_a_post_predates_last_fetch() -> None:
 
 def test_dates_of_first_document_become_history() -> None:
     page = fetched(entry("c", NOW - HOUR), entry("b", NOW - 5 * HOUR), entry("a", NOW - 9 * HOUR))
-    history = past(page, collect(page, Monitor(), {}))
+    history = extended_history(page, collect(page, Monitor(), {}))
     assert history.since == minutes(NOW - 9 * HOUR)
     assert history.until == minutes(NOW)
     assert [stated for _, _, stated in records(history)] == [
@@ -180,18 +180,18 @@ def test_dates_of_first_document_become_history() -> None:
 def test_posts_within_a_minute_of_last_fetch_are_recorded() -> None:
     seen = seen_until(NOW, NOW - HOUR)
     pushed = fetched(entry("b", NOW), seen=seen, at=NOW + timedelta(seconds=40))
-    history = past(pushed, collect(pushed, Monitor(), {}))
+    history = extended_history(pushed, collect(pushed, Monitor(), {}))
     at = minutes(NOW)
     assert (history.since, history.until) == (seen.since, at)
     assert records(history)[1:] == [(at - 1, at, at)]
     again = fetched(entry("b", NOW), seen=seen, at=NOW + timedelta(seconds=50))
-    assert past(again, collect(again, Monitor(), stored(again, "b"))) == seen
+    assert extended_history(again, collect(again, Monitor(), stored(again, "b"))) == seen
 
 
 @pytest.mark.parametrize("dates", [(NOW - HOUR, None), (None, None), ()])
 def test_history_without_dates_begins_at_first_fetch(dates: Dates) -> None:
     page = fetched(*(entry(str(i), date) for i, date in enumerate(dates)))
-    history = past(page, collect(page, Monitor(), {}))
+    history = extended_history(page, collect(page, Monitor(), {}))
     assert history == History.begin(minutes(NOW))
 
 
@@ -202,7 +202,7 @@ def test_new_and_missed_posts_are_separate_records() -> None:
     page = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
     collected = collect(page, monitor, {})
     assert collected.missed_posts == pytest.approx(8, rel=0.01)
-    new = records(past(page, collected))[240:]
+    new = records(extended_history(page, collected))[240:]
     assert new[:8] == [(minutes(last), minutes(NOW - 2 * HOUR), 0)] * 8
     assert [row[2] for row in new[8:]] == [minutes(NOW - 2 * HOUR), minutes(NOW - HOUR)]
     assert collected.monitor.gaps == 1
@@ -212,6 +212,6 @@ def test_new_and_missed_posts_are_separate_records() -> None:
 def test_date_outside_of_fetch_interval_is_ignored() -> None:
     seen = seen_until(NOW - HOUR, NOW - 20 * HOUR)
     page = fetched(entry("late", NOW - 30 * HOUR), seen=seen)
-    assert records(past(page, collect(page, Monitor(), {})))[-1] == (
+    assert records(extended_history(page, collect(page, Monitor(), {})))[-1] == (
         minutes(NOW - HOUR), minutes(NOW), 0,
     )  # fmt: skip

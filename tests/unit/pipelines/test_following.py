@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
+from crawler.items import Fetched, Outcome, Target, TargetPlan, Validators, Visit
 from crawler.storage.targets import in_minutes, planned_of
 from pipelines import outcomes
 from pipelines.outcomes import Rules, decide
@@ -95,7 +95,7 @@ def test_last_modified_gives_time_of_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
-    assert outcomes.said(dated_fetch(before, now)) == expected
+    assert outcomes.stated_minute(dated_fetch(before, now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_new_date_on_unchanged_content_counts_as_false(
 # The next visit
 
 
-def next_visit(plan: Planned | None, zone: str = "UTC", **page: object) -> Visit:
+def next_visit(plan: TargetPlan | None, zone: str = "UTC", **page: object) -> Visit:
     rules = Rules(INTERVALS, INTERVALS, 3, ZoneInfo(zone))
     return decide(fetched(known_item(plan=plan), **({"content_hash": "h1"} | page)), rules)
 
@@ -135,16 +135,16 @@ def hours(moment: datetime) -> float:
     ("plan", "zone", "due"),
     [
         (None, "UTC", 24),
-        (Planned("p", Schedule(1, (10, 61))), "UTC", 1),
-        (Planned("p", Schedule(1, (10, 60))), "UTC", 100),
-        (Planned("p", Schedule(1, (64,))), "Europe/Paris", 2),
-        (Planned("p", Schedule(4, (61,))), "UTC", 100),
-        (Planned("p", Schedule(every_hours=7)), "UTC", None),
-        (Planned("p", Schedule(1, (61,)), until=NOON), "UTC", 24),
-        (Planned("p", Schedule(1, (61,)), until=NOON + HOUR), "UTC", 1),
+        (TargetPlan("p", Schedule(1, (10, 61))), "UTC", 1),
+        (TargetPlan("p", Schedule(1, (10, 60))), "UTC", 100),
+        (TargetPlan("p", Schedule(1, (64,))), "Europe/Paris", 2),
+        (TargetPlan("p", Schedule(4, (61,))), "UTC", 100),
+        (TargetPlan("p", Schedule(every_hours=7)), "UTC", None),
+        (TargetPlan("p", Schedule(1, (61,)), until=NOON), "UTC", 24),
+        (TargetPlan("p", Schedule(1, (61,)), until=NOON + HOUR), "UTC", 1),
     ],
 )
-def test_plan_determines_next_visit(plan: Planned | None, zone: str, due: float | None) -> None:
+def test_plan_determines_next_visit(plan: TargetPlan | None, zone: str, due: float | None) -> None:
     visit = next_visit(plan, zone)
     assert visit.every_hours is None
     if due is None:
@@ -156,7 +156,7 @@ def test_plan_determines_next_visit(plan: Planned | None, zone: str, due: float 
 def test_planned_feed_interval_may_exceed_error_maximum() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
     visit, _ = outcomes.next_visit(
-        fetched(known_item(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
+        fetched(known_item(plan=TargetPlan("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip
     assert 100 < hours(visit) <= 8 * 168
@@ -165,7 +165,7 @@ def test_planned_feed_interval_may_exceed_error_maximum() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED, Outcome.GONE])
 def test_failure_ignores_the_plan(outcome: Outcome) -> None:
-    plan = Planned("p", Schedule(1, (61,)))
+    plan = TargetPlan("p", Schedule(1, (61,)))
     page: dict[str, object] = {"outcome": outcome}
     assert next_visit(plan, **page).next_visit == next_visit(None, **page).next_visit
 
@@ -183,14 +183,14 @@ def test_failure_ignores_the_plan(outcome: Outcome) -> None:
 def test_adaptive_interval_follows_changes(
     page: dict[str, object], every: float, expected: float
 ) -> None:
-    plan = Planned("p", Schedule(every_hours=every), None, True, 4, 30)
+    plan = TargetPlan("p", Schedule(every_hours=every), None, True, 4, 30)
     visit = next_visit(plan, **page)
     assert visit.every_hours == expected
     assert hours(visit.next_visit) == expected
 
 
 def test_adaptive_interval_is_at_least_a_minute() -> None:
-    plan = Planned("p", Schedule(every_hours=1e-9), None, True)
+    plan = TargetPlan("p", Schedule(every_hours=1e-9), None, True)
     assert next_visit(plan, content_hash="h2").next_visit == NOON + timedelta(minutes=1)
 
 
@@ -208,7 +208,7 @@ def test_adaptive_interval_is_at_least_a_minute() -> None:
 def test_planned_visits_after_due_time_count_as_missed(
     due_hours: float, until: datetime | None, push: str | None, missed: int
 ) -> None:
-    plan = Planned("p", Schedule(every_hours=1), until)
+    plan = TargetPlan("p", Schedule(every_hours=1), until)
     of = known_item(plan=plan, next_visit=NOON + due_hours * HOUR)
     assert decide(fetched(of, content_hash="h1", push=push), RULES).missed_visits == missed
 
@@ -223,20 +223,20 @@ def test_planned_visits_after_due_time_count_as_missed(
         ({}, None),
         ({"id": "p"}, None),
         ({"id": "p", "slots": [], "every_hours": 0.0}, None),
-        ({"id": "p", "weeks": 2, "slots": [3, 170]}, Planned("p", Schedule(2, (3, 170)))),
+        ({"id": "p", "weeks": 2, "slots": [3, 170]}, TargetPlan("p", Schedule(2, (3, 170)))),
         (
             {"id": "p", "policy": "adaptive", "every_hours": 6.0, "min_hours": 1, "max_hours": 9},
-            Planned("p", Schedule(1, (), 6.0, 0.0), None, True, 1, 9),
+            TargetPlan("p", Schedule(1, (), 6.0, 0.0), None, True, 1, 9),
         ),
-        ({"id": "p", "policy": "adaptive", "slots": [1]}, Planned("p", Schedule(1, (1,)))),
+        ({"id": "p", "policy": "adaptive", "slots": [1]}, TargetPlan("p", Schedule(1, (1,)))),
         (
             {"id": "p", "every_hours": 6.0, "phase_hours": 2.0, "until": NOON},
-            Planned("p", Schedule(1, (), 6.0, 2.0), NOON),
+            TargetPlan("p", Schedule(1, (), 6.0, 2.0), NOON),
         ),
     ],
 )
 def test_stored_plan_is_decoded(
-    document: dict[str, object] | None, expected: Planned | None
+    document: dict[str, object] | None, expected: TargetPlan | None
 ) -> None:
     assert planned_of(document) == expected
 

@@ -21,14 +21,14 @@ def test_plans_pages_and_feeds_by_default() -> None:
     assert (pages.kind, pages.spiders, pages.options.budget) == ("pages", ["blog", "shop"], 100)
     assert (feeds.kind, feeds.spiders, feeds.options.budget) == ("feeds", ["feeds"], 20)
     assert (pages.options.policy, feeds.options.policy) == (None, "min-delay")
-    assert all(part.everything and part.as_it_is for part in (pages, feeds))
+    assert all(part.everything and part.is_default for part in (pages, feeds))
 
 
 def test_options_require_a_kind_if_there_are_pages_and_feeds() -> None:
     with pytest.raises(ConfigError, match=r"Select one with --kind pages, --kind feeds"):
         parts(ReplanRequest(PlanOptions(budget=7)))
     (feeds,) = parts(ReplanRequest(PlanOptions(budget=7), kind="feeds"))
-    assert (feeds.kind, feeds.options.budget, feeds.as_it_is) == ("feeds", 7, False)
+    assert (feeds.kind, feeds.options.budget, feeds.is_default) == ("feeds", 7, False)
     (pages,) = parts(ReplanRequest(PlanOptions(budget=7), spiders=["shop"]))
     assert (pages.kind, pages.everything) == ("pages", False)
     assert [part.kind for part in parts(ReplanRequest(PlanOptions(budget=7), shared=True))] == [

@@ -124,7 +124,7 @@ def test_budget_below_minimum_reports_minimum() -> None:
         "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
         "Use --budget 33/day or more."
     )
-    assert made(pages(916), PlanOptions(budget=33)).document["totals"]["least_per_day"] < 33
+    assert made(pages(916), PlanOptions(budget=33)).document["totals"]["min_per_day"] < 33
 
 
 def test_goal_is_reached_or_rejected() -> None:

@@ -13,12 +13,12 @@ import pytest
 from crawler.cli.commands.replan import Command
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.planning.options import ASKED, INTERVALS, Effect, PlanOptions, terms_of
+from crawler.planning.options import GIVEN, INTERVALS, Effect, PlanOptions, terms_of
 from crawler.planning.replan import shares_of
 from crawler.storage.targets import EPOCH
 from crawler.utils.text import amount, count, listed, plain, rounded_up
 from crawler.utils.time import per_day
-from schedules.population import least_per_day
+from schedules.population import min_per_day
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates
 from tests.unit.populations import watched as histories
 from tests.unit.watching import (
@@ -95,8 +95,8 @@ def test_default_budget_is_that_of_fixed_intervals() -> None:
 def test_default_budget_is_that_of_current_plan() -> None:
     present, of = plan_document(budget_per_day=5.0), {"plan": "p", "every": 48.0}
     effect = in_effect(present)
-    assert budget_of(pages(4, **of), effect=effect) == (5, ASKED, True, 8)
-    assert budget_of([*pages(4, **of), page("new")], effect=effect) == (5, ASKED, True, 8)
+    assert budget_of(pages(4, **of), effect=effect) == (5, GIVEN, True, 8)
+    assert budget_of([*pages(4, **of), page("new")], effect=effect) == (5, GIVEN, True, 8)
     grown = in_effect(plan_document(budget_from="intervals"))
     assert budget_of([*pages(4, **of), page("new")], effect=grown) == (6, INTERVALS, True, 9)
 
@@ -171,7 +171,7 @@ def test_a_budget_is_shared_although_closed_days_need_more_visits(seed: int) -> 
     past = histories(some, changes(some, rates(40, seed), OFFICE, seed=seed))
     of_pages = replace(gathered(pages(40)), population=some, histories=past)
     of_feeds = gathered([page(f"feed/{i}", kind="feed", feed_size=10) for i in range(3)])
-    least = least_per_day(some), least_per_day(of_feeds.population)
+    least = min_per_day(some), min_per_day(of_feeds.population)
     options, config = PlanOptions(budget=1.01 * sum(least)), Config.load(mongo_uri=None)
     shares = shares_of(of_pages, of_feeds, options, config, EPOCH + timedelta(hours=NOW))
     assert sum(shares) == pytest.approx(1.01 * sum(least))

@@ -11,7 +11,7 @@ from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan, plan
 from schedules.estimation.estimate import estimate
 from schedules.history import Histories
-from schedules.population import Population, least_per_day
+from schedules.population import Population, min_per_day
 from schedules.terms import Terms
 from tests.unit.populations import NOW, mixed
 
@@ -44,7 +44,7 @@ def test_curve_matches_results_of_plans(population: Population) -> None:
     estimates = estimate(population, histories(N))
     curve = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 64))
     per_day = curve.requests_per_day.sum(axis=1)
-    assert per_day[0] == pytest.approx(least_per_day(population))
+    assert per_day[0] == pytest.approx(min_per_day(population))
     for budget in (0.5 * N, 1.0 * N, 3.0 * N):
         result = planned(population, budget)
         expected = 1 - np.interp(budget, per_day, curve.stale.sum(axis=1)) / N

@@ -26,13 +26,13 @@ from schedules.estimation.rates import (
     Counts,
     Past,
     Wall,
-    belonging,
     even_counts,
     exposure,
     fit_mixture,
     fit_prior,
     hour_counts,
     log_likelihood,
+    memberships,
     pooled,
     running,
     sample,
@@ -293,7 +293,7 @@ def test_mixture_components_are_profiles() -> None:
     mixture = fit_mixture(counts)
     np.testing.assert_allclose(mixture.profile.sum(2), 1)
     assert mixture.share.sum() == pytest.approx(1)
-    of = belonging(counts, mixture.profile[0], mixture.share[0])
+    of = memberships(counts, mixture.profile[0], mixture.share[0])
     np.testing.assert_allclose(of.sum(1), 1)
 
 

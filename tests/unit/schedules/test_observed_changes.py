@@ -16,7 +16,7 @@ def changes_of(history: History) -> list[tuple[int, int, int]]:
 
 
 def test_change_record_starts_at_previous_observation() -> None:
-    past = History.begin(100).seen(160, changed=False).seen(220, changed=True, said=190)
+    past = History.begin(100).seen(160, changed=False).seen(220, changed=True, stated_minute=190)
     assert past == History(100, 220, past.changes)
     assert changes_of(past) == [(160, 220, 190)]
 
@@ -27,7 +27,7 @@ def test_changes_within_a_minute_are_merged() -> None:
     assert first.seen(100, changed=True) == first
     later = History.begin(100).seen(160, changed=False)
     assert later.seen(160, changed=False) == later
-    later = later.seen(160, changed=True, said=160)
+    later = later.seen(160, changed=True, stated_minute=160)
     assert (later.since, later.until, changes_of(later)) == (100, 160, [(159, 160, 160)])
     assert changes_of(later.seen(161, changed=True)) == [(159, 160, 160), (160, 161, 0)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.estimation.rates import DateCounts, right, timed
+from schedules.estimation.rates import DateCounts, correct_dates, timed
 from schedules.history import Histories
 
 MINUTE = 1 / 60
@@ -35,7 +35,7 @@ def days(n: int, stated: float) -> list[tuple[float, float, float]]:
          "later", "before previous visit", "none"],
 )  # fmt: skip
 def test_date_is_right_if_between_two_visits(stated: float, expected: bool) -> None:
-    assert right(*visits((0, 24, stated))).tolist() == [expected]
+    assert correct_dates(*visits((0, 24, stated))).tolist() == [expected]
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_daily_visits_use_one_hour_per_page() -> None:
 def test_rejects_budget_below_minimum() -> None:
     with pytest.raises(BudgetTooSmall) as caught:
         simulate(lively(), Terms("optimal", 1), SPAN)
-    assert caught.value.least_per_day == pytest.approx(30 / 28)
+    assert caught.value.min_per_day == pytest.approx(30 / 28)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -293,8 +293,8 @@ def test_capped_visit_goes_first_on_next_day() -> None:
 def test_capped_dispatcher_prefers_value_and_counts_by_day() -> None:
     dispatcher = CappedDispatcher(3)
     ones = np.ones(2)
-    assert dispatcher.let_go(0, ones, ones, ones).tolist() == [0, 1]
+    assert dispatcher.choose(0, ones, ones, ones).tolist() == [0, 1]
     value = np.array([1.0, 3.0, 2.0])
-    assert dispatcher.let_go(5, value, np.ones(3), np.ones(3)).tolist() == [1]
-    assert dispatcher.let_go(23, value, np.ones(3), np.ones(3)).tolist() == []
-    assert dispatcher.let_go(24, value, np.ones(3), np.ones(3)).tolist() == [0, 1, 2]
+    assert dispatcher.choose(5, value, np.ones(3), np.ones(3)).tolist() == [1]
+    assert dispatcher.choose(23, value, np.ones(3), np.ones(3)).tolist() == []
+    assert dispatcher.choose(24, value, np.ones(3), np.ones(3)).tolist() == [0, 1, 2]

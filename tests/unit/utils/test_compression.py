@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from crawler.errors import Misbehaves
+from crawler.errors import BadResponse
 from crawler.utils.compression import MAX_PARTS, PIECE_BYTES, CorruptData, gunzipped, inflated
 
 LIMIT = 1_000_000
@@ -73,12 +73,12 @@ def test_uncompressed_data_is_corrupt(data: bytes) -> None:
 def test_rejects_output_above_limit() -> None:
     compressed = gzip.compress(bytes(LIMIT + 1))
     assert len(gunzipped(compressed, LIMIT + 1)) == LIMIT + 1
-    with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
+    with pytest.raises(BadResponse, match="more than 1000000 bytes"):
         gunzipped(compressed, LIMIT)
-    with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
+    with pytest.raises(BadResponse, match="more than 1000000 bytes"):
         inflated(zlib.compress(bytes(LIMIT + 1)), LIMIT)
 
 
 def test_rejects_too_many_members() -> None:
-    with pytest.raises(Misbehaves, match="parts"):
+    with pytest.raises(BadResponse, match="parts"):
         gunzipped(gzip.compress(b"") * (MAX_PARTS + 1), LIMIT)

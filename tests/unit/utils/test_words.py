@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.utils.text import is_known, often, period, span
+from crawler.utils.text import is_known, period, span, visit_frequency
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -42,7 +42,7 @@ def test_age_wording(seconds: float, words: str) -> None:
     ],
 )  # fmt: skip
 def test_visit_rate_wording(per_week: float, words: str) -> None:
-    assert often(per_week) == words
+    assert visit_frequency(per_week) == words
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ RARE = 72.0
 def push(**fields: Any) -> dict[str, Any]:
     """Return a subscription confirmed two days ago for ten days, with a delivery yesterday."""
     return {
-        "state": "active", "asked_at": NOON - 2 * DAY, "leased_at": NOON - 2 * DAY,
+        "state": "active", "requested_at": NOON - 2 * DAY, "leased_at": NOON - 2 * DAY,
         "lease_until": NOON + 8 * DAY, "delivered_at": NOON - DAY,
     } | fields  # fmt: skip
 
@@ -58,11 +58,11 @@ def test_rarer_plan_takes_precedence() -> None:
 @pytest.mark.parametrize(
     "subscription",
     [
-        None, {}, push(state="asked"), push(state="refused"), push(state="ended"),
+        None, {}, push(state="requested"), push(state="refused"), push(state="ended"),
         push(lease_until=NOON), push(lease_until=None), push(delivered_at=None),
         push(delivered_at=NOON - 11 * DAY),
     ],
-    ids=["none", "empty", "asked", "refused", "ended", "expired lease", "no lease",
+    ids=["none", "empty", "requested", "refused", "ended", "expired lease", "no lease",
          "never delivered", "not within a lease"],
 )  # fmt: skip
 def test_inactive_subscription_keeps_planned_polls(subscription: dict[str, Any] | None) -> None:

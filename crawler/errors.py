@@ -173,7 +173,7 @@ def cause_of(detail: Mapping[str, Any]) -> str:
         elif len(value) > MAX_INPUT_CHARACTERS:
             value = f"{value[:MAX_INPUT_CHARACTERS]}…"
         context = detail.get("ctx", {}).items()
-        limits = {name: f"{n:g}" if isinstance(n, float) else n for name, n in context}
+        limits = {name: f"{n:.10g}" if isinstance(n, float) else n for name, n in context}
         message = template.format_map({**limits, "input": value})
     cause = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return " ".join(cause.split())

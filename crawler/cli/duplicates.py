@@ -100,11 +100,6 @@ def place_of(post: ShownPost | ClusterMember) -> str:
     return printable(post["url"] or post["id"])
 
 
-def copies(n: int) -> str:
-    """Return a number of copies in words: `1 copy`, `1,200 copies`."""
-    return f"{n:,} {'copy' if n == 1 else 'copies'}"
-
-
 def list_options(parser: argparse.ArgumentParser) -> None:
     """Add options that select clusters and limit their number."""
     parser.add_argument(
@@ -147,7 +142,7 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
         console.print(f"cluster {row['cluster']}", style="dim")
         console.print()
     compared = f"{count(result['posts'], 'post')} compared"
-    total = f"{count(result['clusters'], 'cluster')} with {copies(result['copies'])}"
+    total = f"{count(result['clusters'], 'cluster')} with {count(result['copies'], 'copy')}"
     console.print(f"{compared}: {total}", soft_wrap=True)
     measured = result["precision"]
     share, low, high = measured["precision"], measured["low"], measured["high"]
@@ -174,7 +169,7 @@ async def _overview(config: Config, spider: str | None, limit: int | None) -> Ov
 def _show_original(console: Console, row: ClusterRow | Cluster) -> None:
     post = row["original"]
     console.print(title_of(post["title"]) or "(no title)", style="bold", soft_wrap=True)
-    parts = (f"{post['created']:%Y-%m-%d}", f"+{copies(row['copies'])}", place_of(post))
+    parts = (f"{post['created']:%Y-%m-%d}", f"+{count(row['copies'], 'copy')}", place_of(post))
     console.print("  ".join(parts), style="cyan", soft_wrap=True)
 
 
@@ -265,7 +260,7 @@ def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
         textless = f", {without:,} without text" if without else ""
         print_line(
             f"{count(done['posts'], 'post')} compared by {done['scheme']}{textless}: "
-            f"{copies(done['copies'])} in {count(done['clusters'], 'cluster')} "
+            f"{count(done['copies'], 'copy')} in {count(done['clusters'], 'cluster')} "
             f"({done['seconds']:.1f} s)"
         )
     return 0

@@ -117,7 +117,7 @@ def run_import(config: Config, opts: argparse.Namespace) -> int:
     else:
         parts = [
             f"{count(stored.added, 'feed')} added, {stored.known:,} already known",
-            f"{report['categories']:,} categor{'y' if report['categories'] == 1 else 'ies'}",
+            count(report["categories"], "category"),
         ]
         if feed_list.refused:
             parts.append(f"{len(feed_list.refused):,} rejected")

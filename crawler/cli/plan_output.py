@@ -15,7 +15,17 @@ from crawler.planning import report
 from crawler.planning.replan_report import ReplanReport
 from crawler.planning.report import PlanOverview
 from crawler.utils.terminal import shortened, stdout
-from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
+from crawler.utils.text import (
+    DAY,
+    HOUR,
+    NOT_KNOWN,
+    amount,
+    count,
+    listed,
+    precise,
+    relative,
+    span,
+)
 from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
 
@@ -82,18 +92,19 @@ def _lines(plan: Report) -> dict[str, str]:
                 f"{'an unknown share' if missed is None else f'{missed:.1%}'} missed; "
                 f"delay {'unknown' if delay is None else span(delay * HOUR)}"
             )
-        saves = "a fetch is added if it saves at least {:.3g} posts"
+        saves = f"a fetch is added if it saves at least {count(plan['shadow_price'] or 0, 'post')}"
     else:
         daily = totals["daily"]
         result = f" would give {_freshness(daily)}" if totals["known"] else ""
         lines["freshness"] = _freshness(totals, " expected") if totals["known"] else NOT_KNOWN
         lines["daily crawl"] = (
             f"{daily['requests_per_day']:,} a day{result}; "
-            f"this plan makes {totals['load']:.1%} of these requests"
+            f"this plan makes {relative(totals['load'], 'these requests')}"
         )
-        saves = "a visit is added if it saves at least {:.3g} hours of staleness"
+        hours = count(plan["shadow_price"] or 0, "hour")
+        saves = f"a visit is added if it saves at least {hours} of staleness"
     if plan["shadow_price"] is not None:
-        lines["marginal value"] = saves.format(plan["shadow_price"])
+        lines["marginal value"] = saves
     if not is_feeds and plan["dated"]:
         lines["dates"] = f"trusted for {listed(plan['dated'])}"
     moved, targets = plan["updated"], plan["targets"]
@@ -106,10 +117,10 @@ def _budget(plan: Report) -> str:
     if plan["budget_per_day"] is None:
         budget = "set by the policy, which ignores the budget"
     else:
-        budget = f"of {plan['budget_per_day']:,.6g}"
+        budget = f"of {precise(plan['budget_per_day'])}"
         source = "unchanged" if plan["budget_kept"] else BUDGET_SOURCES.get(plan["budget_from"])
         if plan["budget_kept"] and plan["budget_added"]:
-            source = f"unchanged, plus {plan['budget_added']:,.4g} for new targets"
+            source = f"unchanged, plus {amount(plan['budget_added'])} for new targets"
         if source:
             budget += f" ({source})"
     return ", ".join(["", budget, *caps])
@@ -128,7 +139,7 @@ def show_plan(console: Console, plan: PlanOverview) -> None:
         budget = part["budget_per_day"]
         parts = [
             f"policy {part['policy']}",
-            f"budget {budget:,.6g} a day" if budget else "no budget",
+            f"budget {precise(budget)} a day" if budget else "no budget",
             *(f"at most {part[name]:,} {time}" for name, time in SHORT_CAPS if part[name]),
         ]
         at, names = f"{part['at']:%Y-%m-%d %H:%M} UTC", listed(part["spiders"])
@@ -142,9 +153,9 @@ def show_plan(console: Console, plan: PlanOverview) -> None:
         table.add_row("daily crawling", requests, *_figures(daily, kind))
     _align_right(table)
     console.print(table)
-    counts = [f"{plan['targets']:,} targets"]
+    counts = [count(plan["targets"], "target")]
     if totals["load"] is not None:
-        counts.append(f"{totals['load']:.1%} of the requests of daily crawling")
+        counts.append(relative(totals["load"], "the requests of daily crawling"))
     if plan["unplanned"]:
         counts.append(f"{plan['unplanned']:,} not planned until the next replan")
     if plan["learning"]:
@@ -167,7 +178,7 @@ def _figures(row: Report, kind: str) -> tuple[str, str]:
         return NOT_KNOWN, ""
     if kind == "feeds":
         missed, delay = row["missed_per_week"], row["delay_hours"]
-        return f"{missed:.3g}", "" if delay is None else span(delay * HOUR)
+        return amount(missed), "" if delay is None else span(delay * HOUR)
     fresh, age = row["freshness"], row["age_days"]
     return (
         "" if fresh is None else f"{fresh:.3f}",
@@ -197,8 +208,8 @@ def _show_times(console: Console, plan: Report) -> None:
     if even["targets"]:
         per_day = even["per_week"] / len(DAYS)
         console.print(
-            f"{even['targets']:,} targets visited at even intervals: {per_day:,.1f} requests a "
-            "day, at any hour"
+            f"{count(even['targets'], 'target')} visited at even intervals: {per_day:,.1f} "
+            "requests a day, at any hour"
         )
 
 
@@ -206,8 +217,8 @@ def show_changes(console: Console, changes: Report) -> None:
     """Print the changes of a spider, from `report.SpiderChanges`."""
     total, rows = changes["total"], changes["urls"]
     console.print(
-        f"{changes['spider']}: {total['changes']:,} changes found, counted at the hour of the "
-        f"visit that found them (time zone {changes['timezone']})"
+        f"{changes['spider']}: {count(total['changes'], 'change')} found, counted at the hour of "
+        f"the visit that found them (time zone {changes['timezone']})"
     )
     if total["changes"]:
         names = [row["url"] for row in rows]

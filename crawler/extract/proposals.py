@@ -21,6 +21,7 @@ from scrapy.http import TextResponse
 from crawler.extract.links import base_url
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
+from crawler.utils.text import count
 from crawler.utils.urls import canonical, host_of, is_http
 
 MAX_LINKS = 3000
@@ -270,8 +271,8 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
     return Proposals(tuple(list_proposals), item_proposals)
 
 
-def worth_fetching(pages: Sequence[LinkPage], count: int) -> list[str]:
-    """Return at most `count` links of these pages, those that are most useful to fetch next.
+def worth_fetching(pages: Sequence[LinkPage], max_links: int) -> list[str]:
+    """Return at most `max_links` links of these pages, those that are most useful to fetch next.
 
     One page of each shape is enough. Shapes with the names of lists come first, then those with
     most links.
@@ -292,7 +293,7 @@ def worth_fetching(pages: Sequence[LinkPage], count: int) -> list[str]:
     # More pages of the largest shapes, if there are few shapes.
     for place in (1, 2):
         chosen += [unseen[place] for _, unseen in rows if len(unseen) > place]
-    return chosen[:count]
+    return chosen[:max_links]
 
 
 def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
@@ -449,7 +450,7 @@ def _item_proposal(
         exclude = f"^https?://[^/]+/(?:{'|'.join(paths)})(?:/|$)"
     urls = tuple(url for url in _matching(pattern, _known(groups)) if url not in confused)
     n_content = len(group.in_content)
-    reason = f"{n_content} {'link' if n_content == 1 else 'links'} in the content"
+    reason = f"{count(n_content, 'link')} in the content"
     return Proposal(pattern, exclude, reason, urls)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from crawler.frontier.session import Session
 
 logger = logging.getLogger(__name__)
-# With fewer fetched pages, the accuracy of a site definition is not computed.
-MIN_FETCHED = 20
+# With fewer visits, the accuracy of a site definition is not computed.
+MIN_VISITS = 20
 MAX_SHOWN_HOSTS = 3
 # Counts of targets that the run left due, by reason.
 LEFT = ("over_cap", "closed", "over_limit")
@@ -63,7 +63,7 @@ class Summary:
             # In a shared run, the last worker to end prints the summary of all workers.
             others, own = self.session.others, self.session.counts["visits"]
             line = (
-                f"{self.session.spider}: {own:.0f} fetched by this worker, "
+                f"{self.session.spider}: {own:.0f} visited by this worker, "
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
@@ -85,8 +85,8 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
     counts:  counts of the session; missing ones are 0
     targets: number of targets after the run
 
-    accuracy: share of the fetched pages that could be read and were wanted (equation 1 of the
-              paper); missing if fewer than MIN_FETCHED pages were fetched
+    accuracy: share of the visits that could read a wanted page (equation 1 of the paper); missing
+              with fewer than MIN_VISITS visits
     left_out: links that did not become targets because of a cap
     due:      targets still due at the end, for example because of a limit or a host's cap
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
@@ -98,7 +98,7 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
     counts = Counter(counts)
     visits = counts["visits"]
     result: dict[str, float] = {
-        "fetched": visits,
+        "visits": visits,
         **{str(outcome): counts[outcome] for outcome in Outcome},
         "discovered": counts["discovered"],
         "left_out": counts["left out"],
@@ -110,36 +110,37 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
         "saved": max(0, targets - visits - counts["due"]),
     }
-    if visits >= MIN_FETCHED:
+    if visits >= MIN_VISITS:
         result["accuracy"] = sum(counts[outcome] for outcome in SEEN) / visits
     return result
 
 
 def sentence(session: Session, counts: dict[str, float]) -> str:
-    """Return the summary of a run in one line; if nothing was fetched, with the reasons."""
-    fetched, due = counts["fetched"], counts["due"]
+    """Return the summary of a run in one line; if nothing was visited, with the reasons."""
+    visits, due = counts["visits"], counts["due"]
     why = _why_left(session, counts) if due else []
     reasons = f" because {' and '.join(why)}" if why else ""
     parts: list[str] = []
-    if fetched:
+    if visits:
         parts.append(_outcomes(counts))
     elif due:
         are = "target is" if due == 1 else "targets are"
-        parts.append(f"nothing fetched: {due:.0f} {are} due{reasons}")
+        parts.append(f"nothing visited: {due:.0f} {are} due{reasons}")
     elif session.end_state is None or not session.end_state.remaining.targets:
-        parts.append("nothing fetched: no targets, or all are gone (see scrapy targets)")
+        parts.append("nothing visited: no targets, or all are gone (see scrapy targets)")
     else:
         parts += _nothing_due(session.end_state.remaining, session.clock.now())
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
-        parts.append(f"{new:.0f} new posts, {edited:.0f} edited, about {missed:.0f} missed")
+        parts.append(f"{count(new, 'new post')}, {edited:,.0f} edited, about {missed:,.0f} missed")
     if counts["left_out"]:
-        parts.append(f"{counts['left_out']:.0f} links skipped because of caps (see the warnings)")
+        links = count(counts["left_out"], "link")
+        parts.append(f"{links} skipped because of caps (see the warnings)")
     if counts["missed_visits"]:
-        parts.append(f"{counts['missed_visits']:.0f} planned visits missed")
-    if fetched and session.end_state is not None:
+        parts.append(f"{count(counts['missed_visits'], 'planned visit')} missed")
+    if visits and session.end_state is not None:
         parts += _not_due(session.end_state.remaining, session.clock.now())
-    if fetched and due:
+    if visits and due:
         parts.append(f"{due:.0f} still due{reasons}")
     if session.is_full and session.allowance.caps:
         parts.append(f"full run: the plan's cap of {session.allowance.caps} was ignored")
@@ -147,18 +148,18 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
 
 
 def _outcomes(counts: dict[str, float]) -> str:
-    fetched = counts["fetched"]
+    visits = counts["visits"]
     line = (
-        f"{fetched:.0f} fetched: {counts['new']:.0f} new, "
+        f"{visits:.0f} visited: {counts['new']:.0f} new, "
         f"{counts['changed']:.0f} changed, {counts['unchanged']:.0f} unchanged, "
         f"{counts['not_modified']:.0f} not modified (304), {counts['gone']:.0f} gone, "
-        f"{count(int(counts['error']), 'error')}, {counts['blocked']:.0f} blocked; "
+        f"{count(counts['error'], 'error')}, {counts['blocked']:.0f} blocked; "
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted"
     )
     if (accuracy := counts.get("accuracy")) is None:
         return line
     read = sum(counts[outcome] for outcome in SEEN)
-    readable = f"{read:.0f} of the {fetched:.0f} fetched could be read"
+    readable = f"{read:.0f} of the {visits:.0f} could be read"
     unread = "" if accuracy == 1 else "; the others failed, were blocked or are gone"
     return f"{line}; accuracy {accuracy:.2%} ({readable}{unread})"
 
@@ -169,7 +170,7 @@ def quiet_sentence(spider: str, remaining: RemainingTargets, now: datetime) -> s
 
 
 def _nothing_due(remaining: RemainingTargets, now: datetime) -> list[str]:
-    return ["nothing fetched: nothing was due", *_not_due(remaining, now)]
+    return ["nothing visited: nothing was due", *_not_due(remaining, now)]
 
 
 def _not_due(remaining: RemainingTargets, now: datetime) -> list[str]:

@@ -410,7 +410,7 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
             Finding(invariant, Status.FAILED, message, fix, broken=broken.count, examples=examples)
         )
     if report.uncompared:
-        message = f"{report.uncompared:,} posts with text have not been compared"
+        message = f"not compared: {count(report.uncompared, 'post')} with text"
         findings.append(warning(Check.COMPARED, message, f"{REBUILD} to compare them"))
     return findings
 

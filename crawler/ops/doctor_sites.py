@@ -41,7 +41,7 @@ from crawler.ops.service import describe_error
 from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.posts import FieldCoverage
-from crawler.utils.text import count, listed
+from crawler.utils.text import count, listed, plain, precise
 from spiders.probe import Answer, robots_spider
 from spiders.wrapper import WrapperSpider
 
@@ -116,11 +116,13 @@ def judge_settings(config: Config) -> Iterator[Finding]:
         yield warning(Check.SETTINGS, message, "unset one of them")
     budget, daily, hourly = config.budget, config.daily_cap, config.hourly_cap
     if budget and daily and daily < budget:
-        message = f"FRESHET_DAILY_CAP={daily:g} is below the budget of {budget:g} requests a day"
+        per_day = f"{precise(budget)} requests a day"
+        message = f"FRESHET_DAILY_CAP={plain(daily)} is below the budget of {per_day}"
         yield warning(Check.SETTINGS, message, "raise the cap or lower the budget")
     if budget and hourly and hourly * DAY_HOURS < budget:
         message = (
-            f"FRESHET_HOURLY_CAP={hourly:g} allows fewer requests a day than the budget, {budget:g}"
+            f"FRESHET_HOURLY_CAP={plain(hourly)} allows fewer requests a day than "
+            f"the budget, {precise(budget)}"
         )
         yield warning(Check.SETTINGS, message, "raise the cap or lower the budget")
     if config.private_addresses:

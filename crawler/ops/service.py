@@ -78,12 +78,12 @@ LIMIT = "CLOSESPIDER_TIMEOUT"
 # Minimum duration of a run, in delays between two requests.
 MIN_DELAYS = 5
 # Counts of this process's part of a run, by their names in the session.
-OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
+OWN = {"visits": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
     str(outcome): str(outcome) for outcome in Outcome
 }
 # Counts of the summary, by their names in a run.
 SUMS = {
-    "visits": "fetched",
+    "visits": "visits",
     "new": "new",
     "changed": "changed",
     "gone": "gone",
@@ -484,7 +484,7 @@ class Service:
         state = self.states[word]
         is_idle = not counts["of_all"] and not state.skips_read
         state.ended(RunEnd.IDLE if is_idle else RunEnd.SUCCESS, self._now())
-        level = logging.INFO if counts["fetched"] else logging.DEBUG
+        level = logging.INFO if counts["visits"] else logging.DEBUG
         logger.log(level, "%s", run_line(counts, seconds))
 
     def _run_failed(self, word: str, error: BaseException) -> None:
@@ -570,7 +570,7 @@ def run_line(counts: dict[str, Any], seconds: float) -> str:
     named = {name: int(counts[of]) for name, of in SUMS.items() if name != "visits"}
     named["still due"] = int(counts["due"])
     more = "".join(f", {n} {name}" for name, n in named.items() if n)
-    return f"{counts['name']}: {count(int(counts['fetched']), 'visit')}{more}; {seconds:.1f} s"
+    return f"{counts['name']}: {count(int(counts['visits']), 'visit')}{more}; {seconds:.1f} s"
 
 
 def summary_lines(done: ServiceReport) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.utils.text import amount, rounded_up
+from crawler.utils.text import amount, count, rounded_up
 
 # A site wins or loses if its freshness changes by at least this much, or, at the same freshness,
 # its age by this share.
@@ -135,7 +135,7 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
     the end of the curve gives the results of its end, because more requests would save nothing.
     """
     points = curve["requests_per_day"]
-    place = place_of_budget(points, budget, f"{curve['targets']:,} targets")
+    place = place_of_budget(points, budget, count(curve["targets"], "target"))
     sites = [_site(site, place) for site in curve["sites"]]
     sites.sort(
         key=lambda site: (
@@ -353,7 +353,7 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
     the end of the curve gives the results of its end, because more fetches would save nothing.
     """
     points = curve["requests_per_day"]
-    place = place_of_budget(points, budget, f"{curve['feeds']:,} feeds")
+    place = place_of_budget(points, budget, count(curve["feeds"], "feed"))
     feeds = [_feed(each, place) for each in curve["curves"]]
 
     def moved(feed: FeedForecast) -> float:

@@ -46,6 +46,7 @@ from crawler.planning.replan_report import (
 )
 from crawler.storage import plans, targets
 from crawler.storage.client import Database
+from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.optimal import outlook
@@ -87,7 +88,7 @@ async def curve_of(db: Database, config: Config, objective: str | None, say: Say
     gathered = await gathered_of(db, config, now, part.spiders)
     effect = await effect_of(db, gathered.watched, now, everything=True)
     budget = budget_of(gathered, PlanOptions(), effect, hours_of(now))
-    say(f"estimating the change rates of {len(gathered.watched):,} pages")
+    say(f"estimating the change rates of {count(len(gathered.watched), 'page')}")
     estimates = estimate(gathered.population, gathered.histories)
     aim = part.options.objective or BALANCED
     curve = _curve(gathered, estimates, aim, now, say)
@@ -108,7 +109,7 @@ def _curve(
     population, aim = gathered.population, OBJECTIVES[objective]
     rows, scale = sampled_by_site(population.key, population.site, MAX_TARGETS, MIN_OF_SITE)
     sample = estimates if len(rows) == len(population) else estimates.of(rows)
-    say(f"computing the curve from {len(rows):,} pages")
+    say(f"computing the curve from {count(len(rows), 'page')}")
     result = demand(sample, scale, aim, price_grid(sample, aim, POINTS))
     schedules = in_effect(gathered, rows)
     current = _SiteSums.of(sample.population, scale, schedules, *outlook(sample, schedules))
@@ -326,7 +327,7 @@ def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCu
     most = max(float((DAY_HOURS / population.min_hours).sum()), least * MIN_STEP)
     plans: list[FeedsPlan] = []
     for number, budget in enumerate(np.geomspace(least, most, FEED_POINTS).tolist(), 1):
-        say(f"planning {len(rows):,} feeds: {number} of {FEED_POINTS} budgets")
+        say(f"planning {count(len(rows), 'feed')}: {number} of {FEED_POINTS} budgets")
         made = plan_feeds(
             population, histories, window, Terms(budget_per_day=budget), hours_of(now), none
         )

@@ -289,7 +289,7 @@ def document_of_feeds(
             f"{unseen:,} of the feeds were never read and are planned like an average feed"
         )
     if ahead := gathered.watched.ahead:
-        warnings.append(f"{ahead:,} feeds have visits dated in the future, which were ignored")
+        warnings.append(f"ignored visits dated in the future of {count(ahead, 'feed')}")
     spends = made.requests_per_day
     if terms.daily_cap and spends > terms.daily_cap:
         warnings.append(

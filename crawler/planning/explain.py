@@ -456,11 +456,11 @@ def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
     worth, value = plan.get("last_value"), plan.get("marginal_value")
     if worth and price is not None:
         yield (
-            f"The last planned fetch saves {amount(worth)} posts; the budget requires "
+            f"The last planned fetch saves {count(worth, 'post')}; the budget requires "
             f"{amount(price)} of each fetch (budget)."
         )
     if value and price is not None:
-        yield f"One more fetch would save {amount(value)} posts."
+        yield f"One more fetch would save {count(value, 'post')}."
 
 
 def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
@@ -475,8 +475,8 @@ def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
             )
     if gaps := feed.get("gaps"):
         yield (
-            f"At {count(gaps, 'visit')}, all posts of the previous visit were gone: about "
-            f"{feed.get('missed_posts', 0):,.0f} posts were missed."
+            f"At {count(gaps, 'visit')}, all posts of the previous visit were gone. Freshet "
+            f"missed about {count(round(feed.get('missed_posts', 0)), 'post')}."
         )
     push, bounds = feed.get("push") or {}, feed.get("bounds") or {}
     if is_proven(push, facts.now):

@@ -17,7 +17,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.sampling_phases import Phase
 from crawler.storage.sites import Site
-from crawler.utils.text import period, span
+from crawler.utils.text import period, plain, span
 from schedules import population
 from schedules.history import Ints
 from schedules.schedule import WEEK_HOURS
@@ -167,8 +167,8 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     if per_day < polls:
         longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
         raise ConfigError(
-            f"budget {per_day:g}/day is too small to poll one page: every {period(every)} takes "
-            f"{polls}/day. Use --budget {polls}/day or more{longer}."
+            f"budget {plain(per_day)}/day is too small to poll one page: every {period(every)} "
+            f"takes {polls}/day. Use --budget {polls}/day or more{longer}."
         )
     at_once, limit = _most_at_once(per_day, every, site, pace)
     n = min(options.sample or at_once, len(rows))

@@ -17,7 +17,7 @@ from crawler.storage import alarms, histories
 from crawler.storage.alarms import MAX_ALARMS, Silence
 from crawler.storage.client import Database
 from crawler.storage.targets import EPOCH
-from crawler.utils.text import count
+from crawler.utils.text import amount, count
 from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import (
@@ -212,7 +212,7 @@ def _of_target(gathered: Gathered, result: Silences, row: int, i: int, field: st
     chance = float(result.chance[i])
     text = (
         f"no change since {since:%Y-%m-%d %H:%M} UTC, expected by {expected:%Y-%m-%d %H:%M}; "
-        f"chance {chance:.2g}"
+        f"chance {amount(chance)}"
     )
     text = f"{field}: {text}" if field else text
     return Silence(spider, url, since, expected, chance, text, field)

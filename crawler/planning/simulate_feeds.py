@@ -31,7 +31,7 @@ from crawler.planning.simulation import (
 )
 from crawler.planning.traces import iso, read_feed_trace, whole_seconds
 from crawler.storage.columns import keys_of_texts
-from crawler.utils.text import count
+from crawler.utils.text import amount, count
 from schedules.evaluation.feeds import (
     FEED_POLICIES,
     PAPER_POLICIES,
@@ -282,7 +282,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
             a_feed, totals = outcome.amount / len(scenario.feeds), outcome.figures
             means = _in_texts({name: getattr(totals, name) for name in FIGURES})
             rows.append(
-                (outcome.policy, f"{outcome.amount:,}", f"{a_feed:.4g}", *means,
+                (outcome.policy, f"{outcome.amount:,}", amount(a_feed), *means,
                  f"{totals.never_visited:,}")
             )  # fmt: skip
         heads = ("policy", "visits", "per feed", *HEADS, "never\nvisited")

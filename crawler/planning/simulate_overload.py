@@ -262,7 +262,7 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
         mix = self.scenario
         return (
             f"{count(len(mix.cells), 'cell')} for {amount(mix.hours)} hours at load "
-            f"{mix.cells.load:.3g} (seed {mix.seed}); minimum ratio of `value`: {mix.floor:.3f}"
+            f"{amount(mix.cells.load)} (seed {mix.seed}); minimum ratio of `value`: {mix.floor:.3f}"
         )
 
     def tables(self) -> Iterator[Table]:

@@ -88,12 +88,14 @@ SHOWN_NAMES = 5
 MAX_FACTOR = 10
 NOT_KNOWN = "not known yet"
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+VOWELS = frozenset("aeiou")
 
 
 def amount(number: float) -> str:
     """Format a number (>= 0) with at least three significant digits: `1,234`, `26.5`, `0.125`."""
     whole = number >= 99.95 or number == round(number)
-    return f"{number:,.0f}" if whole else f"{number:.3g}"
+    # Decimal never formats with an exponent.
+    return f"{number:,.0f}" if whole else f"{Decimal(f'{number:.3g}'):f}"
 
 
 def rounded_up(number: float) -> str:
@@ -108,9 +110,26 @@ def plain(number: float) -> str:
     return f"{Decimal(f'{number:.6g}'):f}"
 
 
-def count(n: int, noun: str) -> str:
-    """Format a number of things: `1 target`, `1,200 targets`."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+def precise(number: float) -> str:
+    """Format a number with at least six significant digits: `1,234,567`, `12,345.6`, `0.125`."""
+    return f"{number:,.0f}" if number >= 99_999.5 else f"{Decimal(f'{number:.6g}'):,f}"
+
+
+def count(n: float, noun: str) -> str:
+    """Format a number (>= 0) of things: `1 target`, `1,200 targets`, `2 copies`, `0.5 posts`."""
+    shown = amount(n)
+    return f"{shown} {noun if shown == '1' else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2:-1] not in VOWELS:
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def relative(ratio: float, what: str) -> str:
+    """Format a ratio to other things: `46.0% of these requests`, `24 times these requests`."""
+    return f"{ratio:.1%} of {what}" if ratio < 2 else f"{amount(ratio)} times {what}"
 
 
 def megabytes(n: float) -> str:

@@ -19,6 +19,7 @@ from crawler.planning.explanation import Explanation
 from crawler.reports.history import VisitRow
 from crawler.reports.site_history import DayFreshness
 from crawler.reports.sites import DayVisits
+from crawler.utils.text import plain
 
 # Steps of the color scale; 0 is for values of 0.
 LEVELS = 6
@@ -268,7 +269,7 @@ def _interval(low: float, mean: float, high: float) -> Interval | None:
         return round((math.log10(rate) - first) / (last - first) * WIDTH, 1)
 
     marks = [step * 10.0**power for power in range(first, last) for step in (1, 2, 5)]
-    ticks = [(place(mark), f"{mark:g}") for mark in (*marks, 10.0**last)]
+    ticks = [(place(mark), plain(mark)) for mark in (*marks, 10.0**last)]
     if last - first > MAX_DECADES:
         ticks = ticks[::3]
     return Interval(place(low), place(mean), place(high), ticks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -27,7 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError, cause_of
-from crawler.utils.text import amount, megabytes, plain, span
+from crawler.utils.text import amount, count, megabytes, plain, span
 from crawler.utils.time import NEVER, Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
@@ -108,7 +109,7 @@ def decimal(value: float | None) -> str | Markup:
     """Return a number with three significant digits, or all of a longer integer part."""
     if value is None:
         return NOTHING
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{Decimal(f'{value:.3g}'):f}"
 
 
 def exact(value: float) -> str:
@@ -155,7 +156,7 @@ def whole(text: str) -> Markup:
 
 
 FILTERS = {
-    "ago": ago, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
+    "ago": ago, "count": count, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
     "outside": outside, "percent": percent, "plain": plain, "size": size, "target_id": target_id,
     "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, with_database
 from crawler.utils.terminal import shortened, stdout
-from crawler.utils.text import HOUR, count, period, span
+from crawler.utils.text import HOUR, amount, count, period, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Command(FreshetCommand):
         for name, figures in report["groups"].items():
             groups.add_row(name, *map(_text, figures.values()))
         console.print(groups)
-        console.print(f"{count(len(report['cells']), 'cell')}, load {report['load']:.3g}")
+        console.print(f"{count(len(report['cells']), 'cell')}, load {amount(report['load'])}")
 
 
 def _text(value: Any) -> str:

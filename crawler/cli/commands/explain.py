@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import stdout, working
-from crawler.utils.text import DAY, NOT_KNOWN, count, span, visit_frequency
+from crawler.utils.text import DAY, NOT_KNOWN, amount, count, span, visit_frequency
 from crawler.utils.time import NEVER, Clock
 
 if TYPE_CHECKING:
@@ -109,10 +109,11 @@ def _lines(explanation: Explanation) -> dict[str, str]:
         "observed": _observed(explanation["history"], zone, events[:-1]),
     }
     if feed and feed["format"]:
-        size = f"{feed['feed_size']} posts{'' if feed['full'] else ' or more'}"
+        size = count(feed["feed_size"] or 0, "post") + ("" if feed["full"] else " or more")
         lines |= {"title": feed["title"]} if feed["title"] else {}
         lines["document"] = f"{feed['format']}, {size}"
-        lines["collected"] = f"{feed['posts']:,} posts, about {feed['missed_posts']:,.0f} missed"
+        posts, missed = count(feed["posts"], "post"), feed["missed_posts"]
+        lines["collected"] = f"{posts}, about {missed:,.0f} missed"
         error = feed["error"] or "; ".join(feed["problems"])
         lines |= {"error": error} if error else {}
     elif feed and feed["error"]:
@@ -120,8 +121,8 @@ def _lines(explanation: Explanation) -> dict[str, str]:
     if expected:
         rate = expected["rate"]
         lines[events] = (
-            f"{rate['per_week']:.3g} a week, {rate['low']:.3g} to {rate['high']:.3g} with 90 % "
-            "probability"
+            f"{amount(rate['per_week'])} a week, {amount(rate['low'])} to {amount(rate['high'])} "
+            "with 90 % probability"
             if rate["known"]
             else f"rate {NOT_KNOWN}"
         )

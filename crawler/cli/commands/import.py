@@ -195,7 +195,7 @@ def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:
     verb = "would become" if opts.dry_run else "became"
     made = ", ".join(count(numbers[kind], kind) for kind in ("page", "cell", "feed"))
     print_line(
-        f"{len(rows):,} {'watch' if len(rows) == 1 else 'watches'} of {file.program} {verb} {made} "
+        f"{count(len(rows), 'watch')} of {file.program} {verb} {made} "
         f"in {count(len(plan.definitions), 'definition')} ({known} imported before); "
         f"{numbers[None]} not imported, {count(lost_count, 'setting')} not carried over"
     )

@@ -21,7 +21,7 @@ from crawler.cli.types import pages, weeks
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
-from crawler.utils.text import DAY, span
+from crawler.utils.text import DAY, count, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _summary(done: PhaseReport) -> Iterator[str]:
     name = done["spider"]
     if done["begun"]:
         weeks, until = done["weeks"], _time(done["until"])
-        yield f"{name}: sampling phase of {weeks:g} weeks started, until {until}"
+        yield f"{name}: sampling phase of {count(weeks, 'week')} started, until {until}"
     elif done["learning"] and done["days_left"] is not None:
         left = f"{span(done['days_left'] * DAY)} from now"
         yield f"{name}: sampling phase until {_time(done['until'])}, {left}"
@@ -192,12 +192,12 @@ def _summary(done: PhaseReport) -> Iterator[str]:
         if done["learning"] and done["rotation"] is not None:
             rotations += f" (rotation {done['rotation'] + 1} of {done['rotations']})"
     yield (
-        f"{done['pages']:,} pages{rotations}, polled every {done['every']}, "
-        f"at most {done['budget_per_day']:,g} requests a day"
+        f"{count(done['pages'], 'page')}{rotations}, polled every {done['every']}, "
+        f"at most {count(done['budget_per_day'], 'request')} a day"
     )
     if not done["begun"]:
         due = f" of {done['polls_due']:,} due so far" if done["polls_due"] is not None else ""
-        yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes found"
+        yield f"{count(done['polls'], 'poll')}{due}, {count(done['changes'], 'change')} found"
 
 
 def _time(value: datetime) -> str:

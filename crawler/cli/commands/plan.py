@@ -13,6 +13,7 @@ from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
+from crawler.utils.text import count
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -162,8 +163,8 @@ async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) 
     policies = ", ".join(dict.fromkeys(str(plan["policy"]) for plan in report["plans"]))
     title = f"{names}: when pages are visited, and when they change"
     subtitle = (
-        f"as planned: {report['targets']:,} targets, policy {policies}, "
-        f"{totals['requests_per_day']:,.4g} requests a day; clock of {clock}"
+        f"as planned: {count(report['targets'], 'target')}, policy {policies}, "
+        f"{count(totals['requests_per_day'], 'request')} a day; clock of {clock}"
     )
     calendar = plots.Calendar(title, subtitle, requests, expected, bool(totals["known"]))
     plots.draw(calendar, path)

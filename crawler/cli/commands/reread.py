@@ -48,9 +48,10 @@ class Command(FreshetCommand):
         pages = count(report["pages"], "page")
         read = f"{count(report['responses'], 'response')} of {pages} read"
         if report["restated"]:
-            histories = f"{report['restated']:,} histories restated"
+            histories = f"{count(report['restated'], 'history')} restated"
             changes = (
-                f"{report['changes_added']:,} changes added, {report['changes_removed']:,} removed"
+                f"{count(report['changes_added'], 'change')} added, "
+                f"{report['changes_removed']:,} removed"
             )
             print_line(f"{report['site']}: {read}; {histories}; {changes}")
         elif report["unreadable"] or report["deleted"] or not report["pages"]:

@@ -163,7 +163,7 @@ def show_posts(console: Console, rows: Iterable[FoundPost], terms: Sequence[Term
         title = marked(row["title"], terms)
         console.print(_styled(title, "bold") if title.text else "(no title)", soft_wrap=True)
         n = row["copies"]
-        copies = f"+{n:,} {'copy' if n == 1 else 'copies'}" if n else ""
+        copies = f"+{count(n, 'copy')}" if n else ""
         place = "  ".join(filter(None, (_day(row["date"]), copies, _url(row))))
         console.print(place, style="cyan", soft_wrap=True)
         if len(row["sources"]) > 1:

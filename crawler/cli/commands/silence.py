@@ -11,7 +11,7 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import positive_int
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, shortened, stdout, working
-from crawler.utils.text import count, listed
+from crawler.utils.text import amount, count, listed
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Command(FreshetCommand):
             table.add_row(
                 name, row["event"], f"{row['since']:%Y-%m-%d %H:%M}",
                 f"{expected:%Y-%m-%d %H:%M}" if expected else "",
-                "" if is_broken else f"{row['chance']:.2g}",
+                "" if is_broken else amount(row['chance']),
             )  # fmt: skip
         stdout().print(table)
         print_line(f"{count(len(rows), 'open alarm')} in {listed(spiders)}")

@@ -33,7 +33,7 @@ from crawler.reports.jobs import (
     Kind,
     Policy,
 )
-from crawler.utils.text import plain, rounded_up
+from crawler.utils.text import count, plain, rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
@@ -249,7 +249,7 @@ async def preview(request: Request, user: EditorDep, now: NowDep, planner: Plann
 
     def start(order: PreviewForm) -> str:
         planner.start(PREVIEW, user.name, now, **order.model_dump())
-        return f"dry run: {order.budget:g} requests a day, {order.objective}"
+        return f"dry run: {count(order.budget, 'request')} a day, {order.objective}"
 
     return await PAGES.start_job(request, user, now, PreviewForm, start)
 
@@ -260,7 +260,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
 
     def start(order: ApplicationForm) -> str:
         job = planner.apply(APPLY, order.preview, user.name, now)
-        return f"replan: {job.request.budget:g} requests a day, {job.request.objective}"
+        return f"replan: {count(job.request.budget or 0, 'request')} a day, {job.request.objective}"
 
     return await PAGES.start_job(request, user, now, ApplicationForm, start)
 

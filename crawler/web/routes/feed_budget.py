@@ -1,4 +1,4 @@
-"""The budget of feeds: expected misses by number of fetches a day, and plans for one number."""
+"""The budget of feeds: expected misses by number of a day, and plans for one number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crawler.planning.budget_curve import (
     usual_budget,
 )
 from crawler.reports.jobs import FEED_APPLY, FEED_CURVE, FEED_PREVIEW
-from crawler.utils.text import rounded_up
+from crawler.utils.text import count, rounded_up
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
@@ -52,7 +52,7 @@ class FeedChoice(BaseModel):
     @field_validator("budget", mode="before")
     @classmethod
     def parsed(cls, value: Any) -> float | None:
-        """Return a number of fetches a day."""
+        """Return a number of a day."""
         return parsed_budget(value)
 
 
@@ -64,7 +64,7 @@ class FeedPreviewForm(BaseModel):
     @field_validator("budget", mode="before")
     @classmethod
     def parsed(cls, value: Any) -> float:
-        """Return a number of fetches a day."""
+        """Return a number of a day."""
         return chosen_budget(value or None, "fetches a day, such as 265")
 
 
@@ -90,7 +90,7 @@ async def preview(request: Request, user: EditorDep, now: NowDep, planner: Plann
 
     def start(order: FeedPreviewForm) -> str:
         planner.start(FEED_PREVIEW, user.name, now, budget=order.budget)
-        return f"dry run of feeds: {order.budget:g} fetches a day"
+        return f"dry run of feeds: {count(order.budget, 'fetch')} a day"
 
     return await FEEDS.start_job(request, user, now, FeedPreviewForm, start)
 
@@ -101,7 +101,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
 
     def start(order: ApplicationForm) -> str:
         job = planner.apply(FEED_APPLY, order.preview, user.name, now)
-        return f"replan of feeds: {job.request.budget:g} fetches a day"
+        return f"replan of feeds: {count(job.request.budget or 0, 'fetch')} a day"
 
     return await FEEDS.start_job(request, user, now, ApplicationForm, start)
 

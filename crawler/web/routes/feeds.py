@@ -32,6 +32,7 @@ from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import Store
 from crawler.storage.feed_reader import Reading
+from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.commands import add_feeds
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, Time, cursor_of
@@ -274,7 +275,7 @@ async def remove(request: Request, _: EditorDep, store: StoreDep, now: NowDep) -
     key = form["id"]
     await _feed(store, key)
     removal = await _removal(store, key, now, delete=True)
-    request.state.audit = f"{key}: {removal['removed'].get('posts', 0)} posts"
+    request.state.audit = f"{key}: {count(removal['removed'].get('posts', 0), 'post')}"
     return redirect(request, "feeds.health")
 
 

@@ -28,6 +28,7 @@ from crawler.reports.notifications import (
 from crawler.storage import notification_rules, outbox
 from crawler.storage.client import Store
 from crawler.storage.outbox import OutboxMessage, State
+from crawler.utils.text import count
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
@@ -372,7 +373,7 @@ async def retry_api(
 ) -> Changed:
     """Send dead letters of a channel again, with the next delivery."""
     n = await outbox.retry(store.db, now, letters.ids or None, letters.channel)
-    request.state.audit = f"{letters.channel}: {n} messages"
+    request.state.audit = f"{letters.channel}: {count(n, 'message')}"
     return Changed(messages=n)
 
 
@@ -380,7 +381,7 @@ async def retry_api(
 async def discard_api(request: Request, letters: Letters, _: EditorDep, store: StoreDep) -> Changed:
     """Delete dead letters of a channel."""
     n = await outbox.discard(store.db, letters.ids or None, letters.channel)
-    request.state.audit = f"{letters.channel}: {n} messages"
+    request.state.audit = f"{letters.channel}: {count(n, 'message')}"
     return Changed(messages=n)
 
 

@@ -27,6 +27,7 @@ from crawler.reports.site_setup import (
 from crawler.storage import sites
 from crawler.storage.client import Store
 from crawler.storage.sites import Editable
+from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
@@ -175,7 +176,7 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
     editable = await _edited(store, form)
     base = editable.values if editable else None
     problems = await _pages(request).fetch_more(edit, base, lists=form["more"] == "lists")
-    request.state.audit = f"fetch {len(problems)} pages for {edit.name}"
+    request.state.audit = f"fetch {count(len(problems), 'page')} for {edit.name}"
     return await _preview(request, edit, editable, form["sample"], problems)
 
 
@@ -390,7 +391,7 @@ async def api_pages(
     problems = await _pages(request).fetch_more(
         given.definition, editable.values if editable else None, lists=given.more == "lists"
     )
-    request.state.audit = f"fetch {len(problems)} pages for {name}"
+    request.state.audit = f"fetch {count(len(problems), 'page')} for {name}"
     return SamplePages(
         pages=[url for url, problem in problems.items() if problem is None],
         problems={url: problem for url, problem in problems.items() if problem is not None},

@@ -280,4 +280,4 @@ def test_unstorable_item_affects_only_its_page(
     assert outcomes(database) == {"new": 10, "error": 1}
     (visit,) = visits(database, outcome="error")
     assert "cannot be stored" in visit["reason"]
-    assert "11 fetched: 10 new" in result.err
+    assert "11 visited: 10 new" in result.err

@@ -102,7 +102,7 @@ def test_dead_link_is_not_an_item(
     result = freshet.crawl(wrapper)
     assert database.posts.count_documents({}) == 1
     assert visits(database, outcome="gone")[0]["status"] == 404
-    assert "3 fetched: 2 new" in result.err
+    assert "3 visited: 2 new" in result.err
     assert "'freshet/targets': 2," in result.err, "a dead link is not a target"
 
 

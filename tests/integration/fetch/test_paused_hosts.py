@@ -45,7 +45,7 @@ def test_page_that_redirects_to_a_paused_host_does_not_block_its_site(
         shop.asked.clear()
         result = freshet.crawl(definition, **settings)
         assert [path for path, _ in shop.asked].count("/item/0") == 1
-    assert "; 1 still due" in result.err or "nothing fetched: 1 target is due" in result.err
+    assert "; 1 still due" in result.err or "nothing visited: 1 target is due" in result.err
     assert target(database, f"{shop.url}/item/0")["requested"] == 0, "still due, without a visit"
     for n in range(1, ITEMS):
         assert target(database, f"{shop.url}/item/{n}")["refreshed"] == 1

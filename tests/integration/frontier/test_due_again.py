@@ -91,7 +91,7 @@ def closing(err: str, name: str = "shop") -> str:
     (line,) = [
         line.partition(f"{name}: ")[2]
         for line in err.splitlines()
-        if re.search(rf"INFO: {name}: (\d+ fetched|nothing fetched)", line)
+        if re.search(rf"INFO: {name}: (\d+ visited|nothing visited)", line)
     ]
     return line
 
@@ -113,7 +113,7 @@ def test_failed_pages_are_retried_in_two_runs_and_then_wait(
     wrapper = shop(freshet, flaky)
     failing(3)
     first = closing(freshet.crawl(wrapper, *NO_RETRY).err)
-    assert "13 fetched: 10 new" in first
+    assert "13 visited: 10 new" in first
     assert "; 3 failed and will be retried in the next run" in first
     assert "accuracy" not in first, "13 pages are too few"
     asked()
@@ -124,7 +124,7 @@ def test_failed_pages_are_retried_in_two_runs_and_then_wait(
         assert ("3 failed and will be retried in the next run" in line) == (
             again and target(database, f"{flaky}/item/0")["consecutive_errors"] < 3
         )
-    assert line.startswith("nothing fetched: nothing was due; 13 of 13 targets not due until ")
+    assert line.startswith("nothing visited: nothing was due; 13 of 13 targets not due until ")
     assert "; to fetch them all now, add -a full=1" in line
     assert re.search(r"; 3 of these failed before and are retried from .* UTC \(in \d+ min\)", line)
     Flaky.statuses.clear()
@@ -150,7 +150,7 @@ def test_a_server_that_is_down_is_given_up_for_the_run(
 
     with ThreadingHTTPServer(("127.0.0.1", port), Flaky) as server:
         threading.Thread(target=server.serve_forever).start()
-        assert closing(freshet.crawl(wrapper).err).startswith("60 fetched: 60 new")
+        assert closing(freshet.crawl(wrapper).err).startswith("60 visited: 60 new")
         server.shutdown()
 
 
@@ -178,9 +178,9 @@ def test_a_feed_that_failed_is_due_at_the_next_run(
     crawl = ("crawl", "feeds", "-s", "DOWNLOAD_DELAY=0", *NO_RETRY)
     assert "1 failed and will be retried" in closing(freshet(*crawl).err, "feeds")
     Flaky.statuses.clear()
-    assert "1 fetched: 1 new" in closing(freshet(*crawl).err, "feeds")
+    assert "1 visited: 1 new" in closing(freshet(*crawl).err, "feeds")
     assert asked() == {"/feed.xml": 2}
-    assert "nothing fetched: nothing was due; 1 of 1 target" in closing(
+    assert "nothing visited: nothing was due; 1 of 1 target" in closing(
         freshet(*crawl).err, "feeds"
     )
 
@@ -222,7 +222,7 @@ def test_edit_makes_repeatedly_failed_pages_due(freshet: Freshet, database: Db, 
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
     log = freshet.crawl(shop(freshet, flaky)).err
     assert f"due again: {ITEMS} targets that failed and 0 others" in log
-    assert f"{ITEMS} fetched: {ITEMS} new" in closing(log)
+    assert f"{ITEMS} visited: {ITEMS} new" in closing(log)
 
 
 def test_edit_of_patterns_makes_lists_due(freshet: Freshet, flaky: str) -> None:
@@ -260,7 +260,7 @@ def test_edit_does_not_shorten_retry_after(freshet: Freshet, database: Db, flaky
     log = freshet.crawl(shop(freshet, flaky, fields={"title": "h2"})).err
     assert asked() == {}
     line = closing(log)
-    held = r"nothing fetched: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
+    held = r"nothing visited: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
 
@@ -387,7 +387,7 @@ def test_accuracy_is_logged_only_after_enough_fetches(freshet: Freshet, flaky: s
     wrapper = shop(freshet, flaky, start_urls=starts, item_pages=two)
     log = freshet.crawl(wrapper, *NO_RETRY).err
     assert (
-        "; accuracy 86.96% (20 of the 23 fetched could be read; the others failed, were blocked or "
+        "; accuracy 86.96% (20 of the 23 could be read; the others failed, were blocked or "
         "are gone)"
     ) in closing(log)
     assert "'freshet/accuracy': 0.869" in log
@@ -428,7 +428,7 @@ def test_closing_line_shows_when_site_opens(freshet: Freshet, flaky: str) -> Non
     line = closing(freshet.crawl(shop(freshet, flaky, visiting_hours=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
-        "nothing fetched: 1 target is due because the site definition's windows or blackout allow "
+        "nothing visited: 1 target is due because the site definition's windows or blackout allow "
         f"no visits until {opens}"
     )
     assert asked() == {}
@@ -439,4 +439,4 @@ def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, 
     wrapper = shop(freshet, flaky)
     freshet.crawl(wrapper, code=1, FRESHET_GONE_CONFIRMATIONS=1)
     line = closing(freshet.crawl(wrapper).err)
-    assert line == "nothing fetched: no targets, or all are gone (see scrapy targets)"
+    assert line == "nothing visited: no targets, or all are gone (see scrapy targets)"

@@ -155,7 +155,7 @@ def test_counts_of_run_match_visits(done: FirstRun) -> None:
 
 def test_summary_is_one_log_line(done: FirstRun) -> None:
     pages = len(LIVE | LISTS)
-    assert f"mill: {pages} fetched: {pages} new, 0 changed" in done.log
+    assert f"mill: {pages} visited: {pages} new, 0 changed" in done.log
 
 
 def test_the_category_map_has_an_edge_for_every_link_of_a_list(done: FirstRun) -> None:

@@ -199,11 +199,11 @@ def test_daily_cap_covers_all_runs_and_prefers_valuable_pages(
     way_out = r"to raise it: scrapy replan --daily-cap N; to ignore it once: -a full=1"
     reached = rf"the plan's cap of 3 requests a day is reached \({way_out}\)"
     assert len(re.findall(rf"{reached}; {left} targets remain due", log)) == 1
-    assert len(re.findall(rf"3 fetched: .*; {left} still due because {reached}", log)) == 1
+    assert len(re.findall(rf"3 visited: .*; {left} still due because {reached}", log)) == 1
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
     log = crawl(26)
     assert len(asked(pages)) == 3, "the day's requests are used up"
-    assert re.search(rf"nothing fetched: {left} targets are due because {reached}", log)
+    assert re.search(rf"nothing visited: {left} targets are due because {reached}", log)
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 
@@ -292,7 +292,7 @@ def test_a_full_run_ignores_the_caps_and_logs_it(
     log = crawl(6, "-a", "full=1")
     assert len(asked(pages)) == EVERYTHING
     ignored = f"full run: the plan's cap of {caps['daily_cap']} requests a day"
-    assert f"{EVERYTHING} fetched: " in log
+    assert f"{EVERYTHING} visited: " in log
     assert ignored in log
     assert " was ignored" in log
     assert "cap is reached" not in log

@@ -43,7 +43,7 @@ def test_immediate_second_run_fetches_nothing(
     assert site.requests() == []
     assert database.visits.count_documents({}) == before
     assert (freshet.folder / "second.jsonl").read_text() == ""
-    assert "shop: nothing fetched: nothing was due" in result.err
+    assert "shop: nothing visited: nothing was due" in result.err
 
 
 def test_full_run_of_unchanged_site_gets_only_304(

@@ -42,7 +42,7 @@ def is_quiet(result: Result) -> bool:
 
 
 def closing(result: Result) -> str:
-    (line,) = re.findall(r"INFO: (shop: nothing fetched: .*)", result.err)
+    (line,) = re.findall(r"INFO: (shop: nothing visited: .*)", result.err)
     return str(line)
 
 

@@ -100,7 +100,7 @@ def test_three_workers_fetch_each_page_once(
     assert run["counts"]["discovered"] == fetched - 1
     assert database.visits.count_documents({}) == database.posts.count_documents({}) + 31 == fetched
     (summary,) = [line for log in logs for line in log.splitlines() if "accuracy 100" in line]
-    assert f"{fetched} fetched: {fetched} new" in summary
+    assert f"{fetched} visited: {fetched} new" in summary
     assert keys_in(redis, database) == []
 
 
@@ -190,7 +190,7 @@ def test_sigterm_stops_one_worker_and_others_continue(
     os.kill(stopped.pid, signal.SIGTERM)
     logs = ended([stopped, remaining])
     assert "1 other worker is still running" in logs[0]
-    assert re.search(r": \d+ fetched by this worker, \d+ by all; ", logs[0])
+    assert re.search(r": \d+ visited by this worker, \d+ by all; ", logs[0])
     assert set(asked(pages).values()) == {1}
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)

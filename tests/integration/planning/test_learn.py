@@ -143,7 +143,7 @@ def test_second_call_reports_progress_and_changes_nothing(sampled: SampledSite) 
     assert (status["polls"], status["polls_due"], status["changes"]) == (4, 4, 1)
     assert status["days_left"] == pytest.approx(21 - 0.7 / 24, abs=0.01)
     assert (shown.code, shown.err) == (0, "")
-    assert "4 polls of 4 due so far, 1 changes found" in shown.out
+    assert "4 polls of 4 due so far, 1 change found" in shown.out
     assert "2 pages, polled every 20 minutes, at most 144 requests a day" in shown.out
     assert (list(sampled.db.targets.find().sort("_id")), list(sampled.db.plans.find())) == before
 

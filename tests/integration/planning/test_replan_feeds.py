@@ -134,7 +134,7 @@ def test_explain_describes_a_feed(stored: Stored, freshet: Freshet) -> None:
     text = " ".join(explanation["reasons"])
     assert "The last planned fetch saves" in text
     assert "The feed holds 10 posts; older posts drop out and are missed." in text
-    assert "At 2 visits, all posts of the previous visit were gone: about 12 posts were" in text
+    assert "were gone. Freshet missed about 12 posts." in text
     assert "The feed asks not to be fetched on Sun." in text
     assert explanation["feed"]["missed_posts"] == 12.3
     planned, rate = plans(db)["busy"], explanation["expected"]["rate"]

@@ -52,7 +52,7 @@ from spiders.wrapper import Arguments, WrapperSpider
 
 NOW = 1000.0
 COUNTS = {
-    "name": "shop", "fetched": 3, "new": 2, "changed": 1, "gone": 0, "error": 0, "blocked": 0,
+    "name": "shop", "visits": 3, "new": 2, "changed": 1, "gone": 0, "error": 0, "blocked": 0,
     "posts": 0, "missed_visits": 4, "due": 5,
 }  # fmt: skip
 

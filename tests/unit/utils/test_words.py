@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.utils.text import is_known, period, span, visit_frequency
+from crawler.utils.text import (
+    amount,
+    count,
+    is_known,
+    period,
+    precise,
+    relative,
+    span,
+    visit_frequency,
+)
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -56,3 +65,35 @@ def test_estimate_is_known_within_a_factor_of_ten(
     low: float | None, high: float | None, known: bool
 ) -> None:
     assert is_known(low, high) is known
+
+
+@pytest.mark.parametrize(
+    ("n", "noun", "words"),
+    [
+        (0, "page", "0 pages"), (1, "page", "1 page"), (1.0, "hour", "1 hour"),
+        (0.9999, "hour", "1 hour"), (0.5, "hour", "0.5 hours"), (1200, "target", "1,200 targets"),
+        (2, "copy", "2 copies"), (2, "day", "2 days"), (3, "watch", "3 watches"),
+        (2, "missed post", "2 missed posts"), (1_500_000, "request", "1,500,000 requests"),
+    ],
+)  # fmt: skip
+def test_counted_nouns(n: float, noun: str, words: str) -> None:
+    assert count(n, noun) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "short", "long"),
+    [
+        (1_000_000, "1,000,000", "1,000,000"), (1_234_567.8, "1,234,568", "1,234,568"),
+        (12_345.67, "12,346", "12,345.7"), (33, "33", "33"), (26.54321, "26.5", "26.5432"),
+        (1.23456e-5, "0.0000123", "0.0000123456"), (0, "0", "0"),
+    ],
+)  # fmt: skip
+def test_numbers_have_no_exponent(number: float, short: str, long: str) -> None:
+    assert (amount(number), precise(number)) == (short, long)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(0.46, "46.0% of it"), (1.5, "150.0% of it"), (24, "24 times it")]
+)
+def test_large_ratios_are_not_in_percent(ratio: float, words: str) -> None:
+    assert relative(ratio, "it") == words

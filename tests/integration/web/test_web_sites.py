@@ -244,7 +244,7 @@ def test_search_stops_at_its_limit_and_continues(
         assert answer["is_partial"] == (cursor is not None)
     assert found == ["http://a/05x", "http://a/34x"]
     assert pages == 4
-    assert "Search on" in local.get("/sites/shop?q=x").text
+    assert "Continue the search" in local.get("/sites/shop?q=x").text
 
 
 @pytest.mark.mongo

@@ -16,7 +16,7 @@ from crawler.utils.text import listed
 
 LOGIN_PATH = re.compile(r"(?<![a-z])(log-?in|logon|sign[-_]?in|consent|captcha)(?![a-z])")
 NOTHING: tuple[Any, ...] = (None, [], "")
-# Smaller lists often change by as much.
+# Smaller lists often lose this share of their links in an ordinary change.
 MIN_LINKS = 10
 # A field is usual if at least this share of the newest items of the site has it.
 USUAL_SHARE = 0.9
@@ -62,7 +62,7 @@ class BreakageDetector:
         return self._same[digest]
 
     async def state(self, visit: Visit, old: Document | None) -> Broken | None:
-        """Return how the page of a visit is broken, at this visit or since before; None if not.
+        """Return how the page of a visit is broken, newly or still; None if it is not.
 
         old: content before a change; None without a change, or if it is not stored
         """

@@ -291,7 +291,7 @@ def not_before(
     when:           planned time, in UTC
     seen:           time of the last fetch
     bounds:         intervals, hours and days that the document requests
-    fresh_hours: lifetime of the last response by Cache-Control; None: not specified
+    fresh_hours:    lifetime of the last response by Cache-Control; None: not specified
     """
     hours = min(MAX_BOUND_HOURS, max(bounds.every_hours or 0.0, fresh_hours or 0.0))
     when = max(when, seen + timedelta(hours=hours))

@@ -188,7 +188,7 @@ def as_broken(fetched: Fetched, broken: Broken, rules: Rules) -> Visit:
 
 
 def note_breakage(visit: Visit, rules: Rules) -> None:
-    """Set the reason of a visit to a broken page; keep breaking and recovery out of the rates.
+    """Set the reason of a visit to a broken page; do not count breaking and recovery as changes.
 
     Later changes of a page that stays broken count as usual.
     """
@@ -199,7 +199,7 @@ def note_breakage(visit: Visit, rules: Rules) -> None:
         if visit.outcome in SEEN or fetched.content is not None:
             visit.reason = "; ".join(dict.fromkeys(filter(None, (visit.reason, broken.text))))
         visit.broken = continued(broken, before)
-    # A login page is never stored, so a change of the stored content is one of the page itself.
+    # A login page is never stored, so changed content means that the page itself changed.
     was = before.how if before is not None and before.how is not Breakage.LOGIN else None
     if visit.changed and was is not (broken.how if broken is not None else None):
         visit.history = extended_history(fetched, Outcome.UNCHANGED)
@@ -219,7 +219,7 @@ def field_history(visit: Visit, old: Document) -> FieldHistory | None:
 
     old: content at the last visit
 
-    None also for a page with a single field, whose changes are those of the page.
+    Also None for a page with a single field, which changes whenever the page does.
     """
     fetched, history = visit.fetched, visit.history
     target, at = fetched.target, (fetched.at - EPOCH) // MINUTE

@@ -190,7 +190,7 @@ class Downloader(downloader.Downloader):
 
 
 class PolitenessMiddleware:
-    """Delays requests to a host as its Retry-After asks; skips them if the delay is too long.
+    """Delays requests to a host as its Retry-After says; skips them if the delay is too long.
 
     If connections to a host fail repeatedly, the run gives it up: pages that it tried have failed,
     and all others stay due.

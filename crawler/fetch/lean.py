@@ -167,9 +167,9 @@ class Scraper(scraper.Scraper):
 
 
 class SpiderMiddlewares(SpiderMiddlewareManager):
-    """Passes on a list of items as it is: the middlewares of Scrapy only change requests.
+    """Passes on a list of items unchanged: the middlewares of Scrapy only change requests.
 
-    Scrapy passes each item through an asynchronous generator per middleware, and a few more.
+    Scrapy passes each item through an asynchronous generator per middleware and a few others.
     """
 
     async def scrape_response_async(  # type: ignore[override] # a list is iterable, too

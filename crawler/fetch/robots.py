@@ -42,7 +42,7 @@ Key = tuple[str, str, bool]
 
 
 def is_unavailable(status: int) -> bool:
-    """Return whether a server refused to answer now: the file may exist, and its rules apply."""
+    """Return whether a server cannot answer now: the file may exist, and its rules would apply."""
     return status >= 500 or status == TOO_MANY_REQUESTS
 
 

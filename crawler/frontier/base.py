@@ -112,7 +112,7 @@ class Frontier:
         self._session.limits.given_up.add(host)
 
     def postpone(self, key: str) -> None:
-        """Hand out a target no more in this run, although it remains due."""
+        """Stop handing out a target in this run; it remains due."""
         self._session.postponed.add(key)
 
     async def hold(self, host: str, seconds: float) -> None:
@@ -120,7 +120,7 @@ class Frontier:
 
     @property
     def is_sure(self) -> bool:
-        """Return whether this process certainly still holds its leases."""
+        """Return whether this process is certain to hold its leases."""
         return True
 
     async def still_holds(self, key: str) -> bool:
@@ -128,13 +128,13 @@ class Frontier:
         return True
 
     def stop(self) -> None:
-        """Hand out no more targets."""
+        """Stop handing out targets."""
 
     def hurry(self) -> None:
         """Stop retrying while a server is unavailable."""
 
     async def finish(self) -> None:
-        """Delete the shared state of a run that is summed up."""
+        """Delete the shared state of a run after it was summed up."""
 
     async def close(self) -> None:
         """Disconnect."""

@@ -1,4 +1,4 @@
-"""Prepare a run before its first request; repair, count and warn about it after the last one.
+"""Prepare a run before its first request; repair, count and judge it after its last one.
 
 Warnings are about patterns that matched no link and fields that were not found. Without them, a run
 that fails to collect anything looks like a run without due targets.
@@ -51,7 +51,7 @@ NOT_STORED = frozenset({"missed visits", "dead_lettered", ITEMS_READ, *LinkCount
 SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 EXAMPLES = 2
 MAX_FIELDS = 10
-# Do not warn of missing fields if the probability that they are missing by chance (such as the
+# Do not warn about missing fields if the probability that they are missing by chance (such as the
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
@@ -169,8 +169,8 @@ def whole(counts: Mapping[str, float]) -> Counter[str]:
 class EndState:
     """State of a spider after a run.
 
-    remaining: state of the spider's targets
-    paused_hosts:    paused hosts of due targets, and the end of each pause
+    remaining:    state of the spider's targets
+    paused_hosts: paused hosts of due targets, and the end of each pause
     """
 
     remaining: RemainingTargets
@@ -235,7 +235,7 @@ async def warnings_of(
 ) -> RunWarnings:
     """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
 
-    A run that only retries a few broken pages of a site is no failure.
+    A run that only retries a few broken pages of a site is not a failure.
 
     counts:  counts of the run
     links:   examples of links seen in the run

@@ -1,7 +1,7 @@
 """`scrapy crawl` with nothing to do: the run ends before Scrapy loads a spider.
 
 Loading a site definition and the libraries that read pages takes most of the time of such a run. A
-run whose inputs are those of the run before needs neither: all it would do is in the database.
+run with the same inputs as the last one needs neither: it would only use the database.
 
 A run ends here only if a complete one would have the same results: with Freshet's own components,
 and without exports, metrics or workers.

@@ -261,13 +261,13 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return {name.decode() for name in hosts}
 
     async def postpone(self, entries: Iterable[str]) -> None:
-        """Queue these entries no more in this run, although their targets remain due."""
+        """Stop queueing these entries in this run; their targets remain due."""
         key, names = self._key("postponed"), list(entries)
         with user_errors(self.server):
             await self._steady.ask(lambda: self.server.sadd(key, *names))
 
     async def count_postponed(self) -> int:
-        """Return the number of entries that are queued no more in this run."""
+        """Return the number of entries that this run has postponed."""
         key = self._key("postponed")
         with user_errors(self.server):
             return int(await self._steady.ask(lambda: self.server.scard(key)))

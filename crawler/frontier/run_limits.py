@@ -153,12 +153,12 @@ class Allowance:
 class HostLimits:
     """State of the hosts of one run.
 
-    cap:      maximum number of requests per host; 0: no cap
-    max_blocked:  number of consecutive blocked responses after which a host is paused
-    requests: number of requests by host
-    holds:    end of the pause by host
-    given_up: hosts that get no more requests in this run
-    tries:    number of consecutive failed connections after which a host is unreachable
+    cap:         maximum number of requests per host; 0: no cap
+    max_blocked: number of consecutive blocked responses after which a host is paused
+    requests:    number of requests by host
+    holds:       end of the pause by host
+    given_up:    hosts that get no more requests in this run
+    tries:       number of consecutive failed connections after which a host is unreachable
     """
 
     cap: int = 0

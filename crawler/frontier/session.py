@@ -76,7 +76,7 @@ class Session:
     failure_example: URL and reason of the last failed visit of this process; empty without one
     warnings:  warnings about the run, once it is summed up
     is_full:   whether this is a full run, which ignores the caps
-    left:      state of the spider after the run, once the run is summed up
+    end_state: state of the spider after the run, once the run is summed up
     reason:    reason why the run ended
     error:     error that ended the run; Busy if another process is already running the spider
     flaw:      error that did not end the run, but makes it fail at its end
@@ -211,7 +211,8 @@ class Session:
         The target remains due, so the run would otherwise hand it out forever.
 
         elsewhere: the target redirects to another host, which is the cause: give up only the
-                   target. In every run until the other host's pause ends, it is due before others
+                   target. Until the other host's pause ends, it stays due in every run, before
+                   other targets
         """
         if elsewhere:
             self.frontier.postpone(target.key)
@@ -299,7 +300,7 @@ class Session:
         return FreshetError(f"{self.spider}: the run failed: {message}")
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
-        """End the run after an exception in a pipeline; it would wait for the target forever."""
+        """End the run after an exception in a pipeline, or it would wait for the target forever."""
         fetched = item.fetched if isinstance(item, Visit) else item
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)

@@ -255,7 +255,7 @@ class SharedFrontier(Frontier):
         self._worker.close_host(host)
 
     def postpone(self, key: str) -> None:
-        """Hand out a target to no worker any more in this run, although it remains due."""
+        """Stop handing out a target in this run; it remains due."""
         super().postpone(key)
         self._worker.postpone(key)
 
@@ -274,7 +274,7 @@ class SharedFrontier(Frontier):
         return await self._worker.still_holds(key)
 
     def stop(self) -> None:
-        """Take no more leases."""
+        """Stop taking leases."""
         if self._has_joined:
             self._worker.stop()
 
@@ -382,7 +382,7 @@ class Feeder:
     async def _until_completed(self, under_way: int) -> None:
         """Wait until entries of `under_way` are completed, which may have made targets due.
 
-        Waits for MAX_WAIT_SECONDS at most, as other processes also change targets.
+        Waits for MAX_WAIT_SECONDS at most, because other processes also change targets.
         """
         now = asyncio.get_running_loop().time
         until = now() + MAX_WAIT_SECONDS

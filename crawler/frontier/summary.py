@@ -1,4 +1,4 @@
-"""The one-line summary at the end of a crawl: what was fetched, what is still due and why."""
+"""The one-line summary at the end of a crawl: what was visited, what is still due and why."""
 
 from __future__ import annotations
 

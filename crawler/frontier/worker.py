@@ -250,7 +250,7 @@ class Worker:
             self._wake.set()
 
     def postpone(self, key: str) -> None:
-        """Hand out a target to no worker any more in this run."""
+        """Stop handing out a target in this run."""
         self._unreported_entries.add(self._book.entry_of(key))
         self._wake.set()
 
@@ -260,7 +260,7 @@ class Worker:
         self._wake.set()
 
     def stop(self) -> None:
-        """Take no more leases."""
+        """Stop taking leases."""
         self._is_stopped = True
         self._wake.set()
         self._arrived.set()
@@ -401,7 +401,7 @@ class Worker:
 
     @property
     def _has_nothing_to_renew(self) -> bool:
-        """Return whether a request for leases keeps this worker alive as well as a renewal."""
+        """Return whether a request for leases keeps this worker alive as well as a renewal does."""
         return not self._book.held and self._sums() == self._renewed_sums
 
     async def _renew(self) -> None:

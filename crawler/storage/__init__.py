@@ -1,6 +1,6 @@
 """Storage in MongoDB, and the shared state of several workers in Redis.
 
-`client.Store.open` reaches the database, starting the embedded server where no URI is set
+`client.Store.open` reaches the database, starting the embedded server if no URI is set
 (`embedded`), and migrates it (`schema`). `writer` stores visits in batches and is the only code
 that adds targets during a run; `leases` keeps two processes from storing the same visit. Most other
 modules are named after a collection, such as `targets`, `feeds`, `cells`, `posts`, `listings`,
@@ -8,5 +8,5 @@ modules are named after a collection, such as `targets`, `feeds`, `cells`, `post
 targets as arrays, `paging` reads long lists in parts, `invariants` checks a whole database, and
 `dedup` is the index of near-duplicates.
 
-Only this package imports pymongo. It never fetches a page, and it decides no schedule.
+Only this package imports pymongo. It never fetches a page or decides a schedule.
 """

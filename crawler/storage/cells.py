@@ -94,7 +94,7 @@ async def define(db: Database, spider: str, cells: Sequence[StoredCell], now: da
 
 
 def _cells_of(spider: str) -> Document:
-    """Return a query for the cells of a spider by `_id`, as it may have a million other targets."""
+    """Return a query for the cells of a spider by `_id`: it may have a million other targets."""
     return {"_id": {"$gte": f"{spider} {CELL}", "$lt": f"{spider} {AFTER_CELL}"}}
 
 

@@ -1,7 +1,7 @@
 """Queries for the inbox of changes and for notifications: events of the change log and their pages.
 
-Visits and alarms that rules of notifications are about are stored with a mark (`notify`), which is
-removed once their messages are stored.
+Visits and alarms that notification rules select are stored with a mark (`notify`), which is removed
+once their messages are stored.
 
 Each query reads a bounded number of documents by an index, however long the log is.
 """
@@ -288,14 +288,14 @@ class MarkedEvent:
 
     @property
     def key(self) -> str:
-        """Key of the event among all sources, of which message ids are made."""
+        """Return the key of the event among all sources, from which message ids are made."""
         return f"{self.source} {self.row['_id']}"
 
 
 async def marked(db: Database, limit: int = MAX_MARKED) -> list[MarkedEvent]:
     """Return the oldest events to which the rules have not been applied, in order of time.
 
-    All of a source up to the last one returned are among them.
+    They include all marked events of a source up to the last one returned.
     """
     events: list[MarkedEvent] = []
     for source in SOURCES:

@@ -1,6 +1,6 @@
 """The connection to MongoDB: opening, version, clock, retries in outages, writes in batches.
 
-The server is that of MONGO_URI, or else the embedded one. It is unavailable if it cannot be
+The server is the one in MONGO_URI, or else the embedded one. It is unavailable if it cannot be
 reached, does not answer in time, is shutting down, or cannot write because its disk is full. Such
 errors are never caused by a page.
 """

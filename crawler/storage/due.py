@@ -56,7 +56,7 @@ async def most_overdue(
 ) -> list[Target]:
     """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
 
-    Fewer than `limit` are all that are due, and begin with the list pages: see `_lists_first`.
+    Fewer than `limit` means that no others are due; list pages then come first (`_lists_first`).
 
     without: keys of targets to leave out; they count toward `limit`
     """
@@ -138,7 +138,7 @@ async def _logged(db: Database, read: list[Target], started: datetime) -> list[T
 
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
-    """Return the hosts of due targets that asked for a pause, and its end."""
+    """Return the hosts of due targets that requested a pause, and when it ends."""
     holds = await held_hosts(db, now)
     query: Document = {
         "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
@@ -230,7 +230,7 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
 async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
     """Return when the first target of a spider is due; None without targets.
 
-    Hub deliveries are due immediately. Hosts that asked for a pause are skipped until it ends.
+    Hub deliveries are due immediately. Hosts that requested a pause are skipped until it ends.
     """
     if await db.pushes.find_one({"spider": spider}, {"_id": 1}):
         return now

@@ -1,8 +1,8 @@
 """The embedded MongoDB server, shared by all crawls of a data folder.
 
 It listens only on a Unix socket, so other users and the network cannot reach it, and its URI stays
-the same over restarts. Its state is in the data folder. The next start repairs what a crash leaves
-behind (socket, pid file).
+the same across restarts. Its state is in the data folder. The next start repairs what a crash
+leaves behind (socket, pid file).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOP_SECONDS = 60
 # Attempts to start mongod, and its exit status if its address is in use.
 MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
-# A larger log is renamed, and replaces the one before it.
+# A larger log is rotated; one older log is kept.
 MAX_LOG_BYTES = 16 * MEGABYTE
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"

@@ -31,7 +31,7 @@ COUNTED = 2000
 MAX_FEEDS = 2000
 MAX_COPIES = 200
 EXCERPT = 300
-# One visit finds many posts, all of them on the first visit of a feed: the newest of them is first.
+# A visit may find many posts, the first visit of a feed all of them: the newest come first.
 NEWEST_FIRST = (("first_seen", -1), ("published", -1), ("_id", -1))
 FEED_POSTS: Document = {"guid": {"$exists": True}}
 ALL_FEEDS = ""

@@ -63,7 +63,7 @@ COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", 
 
 @dataclass(slots=True)
 class Added:
-    """Numbers of feeds that were new, and that were stored already."""
+    """Numbers of feeds that were new, and of those already stored."""
 
     added: int = 0
     known: int = 0

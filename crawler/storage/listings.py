@@ -42,7 +42,7 @@ class Patterns:
 
     async def admitted(self, links: Sequence[Link], depth: int) -> list[Link]:
         """Return the new links that may become targets."""
-        # Stored counts may be too high, as targets are deleted, so count again at a limit.
+        # Stored counts may be too high, because targets are deleted: count again at a limit.
         for pattern in self.traps.over_caps(links) - self._counted:
             self._counted.add(pattern)
             query = {"spider": self._spider, "pattern": pattern}
@@ -158,7 +158,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
         for link in part:
             if link.category:
                 by_category[link.category].append(f"{spider} {link.url}")
-        # The same updates for targets and for posts, as both have the same `_id`.
+        # The same updates for targets and for posts: both have the same `_id`.
         categories = [
             update
             for category, keys in by_category.items()
@@ -248,7 +248,7 @@ async def drop_all(db: Database, target: Target) -> None:
 
 
 async def settle(db: Database, spider: str, at: datetime) -> int:
-    """Delete hidden edges after a run, and mark the items that no list shows any more.
+    """Delete hidden edges after a run, and mark the items that no list shows anymore.
 
     Returns the number of items marked.
     """

@@ -1,7 +1,7 @@
 """`outbox`: messages of notifications, from the event that caused them until they are delivered.
 
-`insert` stores the messages of marked events (`change_events`), each with an `_id` that follows
-from event, rule and channel. The marks are removed afterwards: a crash in between repeats both, and
+`insert` stores the messages of marked events (`change_events`), each with an `_id` derived from
+event, rule and channel. The marks are removed afterwards: a crash in between repeats both, and
 any number of processes may do it concurrently.
 
 The states of a message:
@@ -280,7 +280,7 @@ async def _first_of_targets(
             of_target = waiting | {"spider": row["spider"], "target": row["target"]}
             postponed.append(UpdateMany(of_target, {"$max": {"due": row["due"]}}))
     if postponed:
-        # They would fill each batch otherwise, and other targets would wait as well.
+        # Otherwise they would fill each batch, and other targets would wait as well.
         await db.outbox.bulk_write(postponed, ordered=False)
     return list(messages.values())
 

@@ -151,7 +151,7 @@ async def visits_by_hour(
 ) -> list[Document]:
     """Count the visits of a site since a time. until: only visits before this time.
 
-    minutes: how many minutes after the hours of UTC the hours begin, 0 to 59
+    minutes: offset of the hours from full hours in UTC, 0 to 59
 
     Returns rows of `hour` (its start), `outcome`, `is_event`, `is_request` and `n`.
     """
@@ -234,7 +234,7 @@ def spans_of_hour(
 ) -> list[tuple[datetime, datetime]]:
     """Return the spans of an hour of the local week within `times`, newest first.
 
-    Where a clock change skips the hour, its week has none; where the hour comes twice, it has two.
+    Where a clock change skips the hour, its week has none; where the hour occurs twice, it has two.
     """
     since, until = times
     spans = []

@@ -1,4 +1,4 @@
-"""Long lists in bounded steps: pages for people, and parts of scans with pauses in between.
+"""Long lists in bounded steps: pages for users, and parts of scans with pauses in between.
 
 A page begins after a *key*: the values by which the rows are sorted, of the last row shown. Its
 cost does not grow with the number of pages before it. Rows that are added or deleted meanwhile do

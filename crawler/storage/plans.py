@@ -1,4 +1,4 @@
-"""`plans`: one document per replan; its activation as a whole; queries about plans.
+"""`plans`: one document per replan, its atomic activation, and queries about plans.
 
 A plan has a state. `staging`: its part for each target is stored in a separate collection that
 nothing reads; a crash leaves the old plan unchanged. `activating`: a single write activated it;
@@ -236,7 +236,7 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
 async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
     """Finish active plans, discard unfinished ones; return the number of discarded plans.
 
-    A replan of these spiders that is still running will fail, as its plan was discarded.
+    A replan of these spiders that is still running will fail, because its plan was discarded.
     """
     await finish(db, now, spiders)
     begun = await _in_state(db, STAGING, spiders)

@@ -518,7 +518,7 @@ class SizeLimits:
             await self._db.versions.delete_many({"_id": {"$in": [row["_id"] for row in gone]}})
             updates = []
             for row in gone:
-                # Versions of posts match no target here, as a post's `_id` is not a target's.
+                # Versions of posts match no target here: a post's `_id` is not a target's.
                 remaining: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
                 kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, remaining]}}}]
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))

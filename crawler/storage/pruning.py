@@ -112,7 +112,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
             "one per rule of the web app", "removed by an editor; at most 200"
         ),
         "leases": Limit("one per site, channel and kind of work", "none; there are few names"),
-        "hosts": Limit("one per host that asked for a pause", "deleted after the pause"),
+        "hosts": Limit("one per host that requested a pause", "deleted after the pause"),
         "signatures": Limit("one per post that is compared", "deleted with its post"),
         "clusters": Limit("one per group of near-duplicates", "deleted with its last copy"),
         "boilerplate": Limit("one per source of posts", "deleted with its source"),

@@ -1,8 +1,8 @@
 """Histories that `scrapy reread` restated: their writes, and `rereads`, the log of these writes.
 
 All writes of a target are first stored in `rereads`, and the last part completes them. If the
-process ends in between, the next run or reread applies complete ones and drops the others, so that
-each target has its old history or its new one.
+process ends in between, the next run or reread applies complete ones and drops incomplete ones, so
+each target has either its old or its new history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`runs`: one document per run, with its counts; an unfinished one means a crash.
 
 Also data that runs leave for later ones: `dead_letters`, the dead letters of queues, and `hosts`
-that asked for a pause.
+that requested a pause.
 
 Cron starts a run of each site every few minutes, and most runs have nothing to do. `is_quiet` reads
 indexes to detect that a run would visit and change nothing, without loading the site definition and
@@ -229,7 +229,7 @@ async def count_dead_letters(db: Database) -> dict[str, int]:
 
 
 async def held_hosts(db: Database, now: datetime) -> dict[str, datetime]:
-    """Return the hosts that asked for a pause that has not ended, and its end."""
+    """Return the hosts whose requested pause has not ended, and when it ends."""
     cursor = db.hosts.find({"hold_until": {"$gt": now}})
     return {row["_id"]: row["hold_until"] async for row in cursor}
 

@@ -26,7 +26,7 @@ from schedules.schedule import WEEK_HOURS, Schedule
 
 POLICY = "learn"
 BATCH = 1000
-# Shorter runs say little about the time that a visit takes.
+# Shorter runs reveal little about the time that a visit takes.
 MIN_VISITS = 20
 ANYWHERE = ZoneInfo("UTC")
 DAY = timedelta(days=1)

@@ -40,7 +40,7 @@ COMPRESSED = frozenset(
 COMPRESSED_INDEXES = COMPRESSED - {"signatures"}
 ZSTD: Document = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 # The function that migrates a database to each version, if stored documents change. Each must be
-# safe to repeat, as a crash may end it halfway.
+# safe to repeat, because a crash may end it halfway.
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
 
 _EXISTS: Document = {"$exists": True}

@@ -38,7 +38,7 @@ BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
 
 
 def index_model() -> IndexModel:
-    """Return the text index, which has no stemming or stop words, as posts are in many languages.
+    """Return the text index, without stemming and stop words: posts are in many languages.
 
     A document may set its language in a field, so the index names one that no post has.
     """

@@ -241,7 +241,7 @@ async def target_of(
 
 
 def names_of(url: str, config: Config) -> list[str]:
-    """Return the canonical forms of a URL, as site definitions strip different parameters."""
+    """Return the canonical forms of a URL: site definitions strip different parameters."""
     strip = config.strip_parameters
     try:
         return [canonical(url), canonical(url, ()), *([canonical(url, strip)] if strip else [])]

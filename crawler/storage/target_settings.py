@@ -1,4 +1,4 @@
-"""Settings of single targets by users: due now, muted, and limits of the interval.
+"""Settings that users make for single targets: due now, muted, and limits of the interval.
 
 Plans and crawls honor these settings: `targets.ALIVE` excludes muted targets from both, a replan
 reads the limits as those of the site, and each visit applies them to the next one.
@@ -24,7 +24,7 @@ async def find(db: Database, key: str) -> Document | None:
 
 
 async def make_due(db: Database, key: str, now: datetime) -> bool:
-    """Make a target due, also if it was dead-lettered; return False if it is muted or retired.
+    """Make a target due, even if it was dead-lettered; return False if it is muted or retired.
 
     A visit that is in progress sets the next visit again.
     """

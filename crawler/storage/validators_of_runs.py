@@ -340,7 +340,7 @@ RUN_VALIDATORS: dict[str, Document] = {
     ),
     "hosts": validator(
         ["hold_until"],
-        "hosts that asked for a pause",
+        "hosts that requested a pause",
         {
             "_id": shown("string", "host"),
             "hold_until": time("end of the pause"),

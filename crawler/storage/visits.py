@@ -200,7 +200,7 @@ def row_of(visit: Visit) -> Document:
 
 
 def _mark_of(visit: Visit) -> Document:
-    """Return the fields that mark a row for notifications; empty if no rule wants its events.
+    """Return the fields that mark a row for notifications; empty if no rule selects its events.
 
     They are part of the write that acknowledges the visit, so neither exists without the other.
     """

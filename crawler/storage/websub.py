@@ -339,7 +339,7 @@ async def store(
 
 
 async def make_due(db: Database, feed: Feed, now: datetime) -> None:
-    """Make a feed due now, as a delivery of its hub was not stored."""
+    """Make a feed due now, because a delivery of its hub was not stored."""
     await db.targets.update_one({"_id": feed.key} | ALIVE, {"$min": {"next_visit": now}})
 
 

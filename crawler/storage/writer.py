@@ -1,8 +1,8 @@
 """Group commit: each visit waits until its batch is in the journal.
 
-A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. Each batch takes several commands, so items and unchanged pages wait until a
-batch is full. Other pages shorten the wait: a crawl may depend on the links of a list page, and
+One write per item would keep the reactor waiting (about 1,500 items/s); one bulk write per batch
+and collection does not. Each batch takes several commands, so items and unchanged pages wait until
+a batch is full. Other pages shorten the wait: a crawl may depend on the links of a list page, and
 feeds and cells must be up to date. No batch waits if no further visit can come.
 
 The order within a batch is: links of pages, versions and near-duplicate claims, posts, targets
@@ -102,7 +102,7 @@ class LeaseUncertain(Exception):
 
 
 class TakenOver(Exception):
-    """Another worker has taken over the target of a visit, as this one stalled for too long."""
+    """Another worker has taken over the target of a visit, because this one stalled too long."""
 
 
 class Writer:
@@ -359,7 +359,7 @@ class Writer:
             await cells.note(self._db, cell_visits)
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
-        """Store versions and claim posts concurrently, as both are independent."""
+        """Store versions and claim posts concurrently: they are independent."""
         new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:

@@ -1,4 +1,4 @@
-"""A host that asked for a pause does not stop the visits of other hosts."""
+"""A host that requested a pause does not stop the visits of other hosts."""
 
 from __future__ import annotations
 

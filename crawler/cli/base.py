@@ -26,7 +26,6 @@ from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, escape_unencodable, guard_logs, print_line
-from crawler.utils.text import count
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -41,10 +40,6 @@ JsonTypes = Mapping[str, Any]
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
 # Collections whose documents have another name.
-NOUNS = {
-    "days": "daily aggregate", "dead_letters": "dead letter", "outbox": "waiting notification",
-    "pushes": "push subscription", "sites": "site definition",
-}  # fmt: skip
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 
@@ -306,11 +301,6 @@ def confirm(removed: str, opts: argparse.Namespace, of: str = "") -> None:
     question = f"Delete {removed} of {of}?" if of else f"Delete {removed}?"
     if input(f"{question} [y/N] ").strip().lower() != "y":
         raise ConfigError("cancelled; nothing was deleted")
-
-
-def in_words(counts: Mapping[str, int]) -> str:
-    """Return numbers of documents by collection as text, such as `2 targets, 5 visits`."""
-    return ", ".join(count(n, NOUNS.get(name, name[:-1])) for name, n in counts.items() if n)
 
 
 def no_targets(spider: str, stored: list[str]) -> ConfigError:

@@ -21,7 +21,7 @@ from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
 from typing_extensions import TypedDict
 
-from crawler.cli.base import confirm, in_words, print_json, with_database
+from crawler.cli.base import confirm, print_json, with_database
 from crawler.cli.types import category
 from crawler.config import Config
 from crawler.errors import FORBIDDEN, Busy, ConfigError
@@ -46,7 +46,7 @@ from crawler.storage.client import opened
 from crawler.utils.files import atomic_replace
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.terminal import complain, print_line, visible, without_secrets, working
-from crawler.utils.text import count, listed
+from crawler.utils.text import count, documents, listed
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
 
@@ -334,14 +334,14 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
     """Remove feeds and their data, after asking for confirmation."""
     urls, counts = asyncio.run(_remove(config, opts, delete=False))
     if not opts.dry_run:
-        confirm(in_words(counts), opts, of=listed(urls))
+        confirm(documents(counts), opts, of=listed(urls))
         urls, counts = asyncio.run(_remove(config, opts, delete=True))
     if opts.json:
         report: RemovalReport = {"dry_run": opts.dry_run, "urls": urls, "removed": counts}
         print_json(report)
     else:
         verb = "would remove" if opts.dry_run else "removed"
-        print_line(f"{verb} {listed(urls)}: {in_words(counts)}")
+        print_line(f"{verb} {listed(urls)}: {documents(counts)}")
 
 
 async def _remove(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from crawler.errors import ConfigError
 from crawler.utils.files import atomic_replace
-from crawler.utils.text import NOT_KNOWN
+from crawler.utils.text import NOT_KNOWN, precise
 from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
 
@@ -197,10 +197,10 @@ def draw_line(axes: Axes, policy: str, points: Iterable[tuple[float, float]]) ->
 
 def scale_by_factors(axes: Axes, of_what: str) -> None:
     """Make the x axis logarithmic, with round numbers as labels."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: precise(x)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(of_what)

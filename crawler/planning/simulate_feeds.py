@@ -163,7 +163,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
     """
 
     kind = FEEDS
-    amount_text = ", {:,} visits"
+    amount_text = ", {} visits"
     default_replan_hours = float(DAY_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ from crawler.planning.population import (
     are,
 )
 from crawler.planning.simulation import (
+    NOTHING,
     Outcome,
     Say,
     Scenario,
@@ -38,7 +39,7 @@ from crawler.planning.simulation import (
 from crawler.planning.traces import iso, read_trace, whole_seconds
 from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
-from crawler.utils.text import amount, count
+from crawler.utils.text import amount, count, precise
 from schedules.allocation.plan import BudgetTooSmall, Terms, min_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
@@ -163,7 +164,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
     """
 
     kind = PAGES
-    amount_text = ", {:g} requests a day"
+    amount_text = ", {} requests a day"
     default_replan_hours = float(WEEK_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
@@ -274,7 +275,11 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         by_page, by_source = [], []
         for outcome in (*self.outcomes, *self.references):
             totals, load = outcome.figures, outcome.figures.load
-            begin = outcome.policy, text(outcome.amount, "{:.6g}"), f"{load.per_day:,.1f}"
+            begin = (
+                outcome.policy,
+                precise(outcome.amount) if math.isfinite(outcome.amount) else NOTHING,
+                f"{load.per_day:,.1f}",
+            )
             peaks = text(load.hour_peak, "{:.1f}x"), f"{load.busiest_day:,}"
             means = _in_texts(totals.by_page)
             by_page.append((*begin, *means, f"{totals.never_visited:,}", *peaks))

@@ -32,6 +32,7 @@ from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
 from crawler.storage.client import opened
+from crawler.utils.text import precise
 from crawler.utils.time import Clock
 from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
@@ -127,7 +128,7 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT, ReportT]):
         self.scenario = self.read_scenario()
         pairs = tuple(product(self.policies, self.amounts()))
         for at, (policy, amount) in enumerate(pairs, 1):
-            say(f"{policy}{self.amount_text.format(amount)} ({at} of {len(pairs)})")
+            say(f"{policy}{self.amount_text.format(precise(amount))} ({at} of {len(pairs)})")
             self.outcomes.append(self.run(policy, amount))
 
     def write(self) -> None:

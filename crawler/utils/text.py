@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
@@ -89,6 +89,11 @@ MAX_FACTOR = 10
 NOT_KNOWN = "not known yet"
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 VOWELS = frozenset("aeiou")
+# What a document of a collection is, if the name of the collection does not say it.
+COLLECTIONS = {
+    "days": "daily aggregate", "dead_letters": "dead letter", "outbox": "waiting notification",
+    "pushes": "push subscription", "sites": "site definition",
+}  # fmt: skip
 
 
 def amount(number: float) -> str:
@@ -125,6 +130,11 @@ def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in VOWELS:
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def documents(counts: Mapping[str, int]) -> str:
+    """Format numbers of documents by collection: `2 targets, 5 visits, 1 daily aggregate`."""
+    return ", ".join(count(n, COLLECTIONS.get(name, name[:-1])) for name, n in counts.items() if n)
 
 
 def relative(ratio: float, what: str) -> str:

@@ -28,7 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError, cause_of
-from crawler.utils.text import amount, count, megabytes, plain, span
+from crawler.utils.text import amount, count, documents, megabytes, plain, span
 from crawler.utils.time import NEVER, Clock
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
@@ -156,9 +156,9 @@ def whole(text: str) -> Markup:
 
 
 FILTERS = {
-    "ago": ago, "count": count, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
-    "outside": outside, "percent": percent, "plain": plain, "size": size, "target_id": target_id,
-    "time": time_of, "utc": utc, "whole": whole,
+    "ago": ago, "count": count, "cut": cut, "decimal": decimal, "documents": documents,
+    "exact": exact, "number": number, "outside": outside, "percent": percent, "plain": plain,
+    "size": size, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import asyncio
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, confirm, in_words, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
 from crawler.config import Config
 from crawler.utils.terminal import print_line
+from crawler.utils.text import documents
 
 
 class ForgetReport(TypedDict):
@@ -44,14 +45,14 @@ class Command(FreshetCommand):
         """Count the data, ask for confirmation, and delete them."""
         counts = asyncio.run(_forget(self.config, args[0], delete=False))
         if not opts.dry_run:
-            confirm(in_words(counts), opts, of=args[0])
+            confirm(documents(counts), opts, of=args[0])
             asyncio.run(_forget(self.config, args[0], delete=True))
         if opts.json:
             report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
             print_json(report)
         else:
             verb = "would delete" if opts.dry_run else "deleted"
-            print_line(f"{verb} {in_words(counts)}")
+            print_line(f"{verb} {documents(counts)}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the counts."""

@@ -250,7 +250,7 @@ def upload(browser: Browser, content: bytes) -> Any:
 def test_opml_import_and_export(local: Browser, database: Db) -> None:
     page = upload(local, OPML)
     assert page.status_code == 200
-    assert "1 feeds added" in page.text
+    assert "1 feed added" in page.text
     assert "not an http or https URL" in page.text
     assert database.targets.find_one()["categories"] == ["News"]
     answer = local.get("/feeds/export")
@@ -365,7 +365,7 @@ def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) ->
     key = put_post(database, FEED, "one")
     local.request("POST", "/api/v1/feeds/read", json={"post": key})
     page = local.request("GET", "/feeds/remove", params={"id": FEED}).text
-    assert "1 posts" in page
+    assert "1 post" in page
     assert database.posts.count_documents({}) == 1
     form = {"id": FEED, "csrf": local.token("/feeds/add")}
     assert local.post("/feeds/remove", form).status_code == 303

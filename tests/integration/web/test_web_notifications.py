@@ -154,7 +154,7 @@ def test_dead_letters_are_retried_and_discarded(local: Browser, stored: tuple[Db
     assert send(local, "/discard", channel="team").status_code == 303
     assert db.outbox.count_documents({"state": "dead"}) == 0
     actions = [(row["action"], row["detail"]) for row in db.audit.find().sort("at")]
-    assert ("POST /notifications/retry", "team: 1 messages") in actions
+    assert ("POST /notifications/retry", "team: 1 message") in actions
 
 
 def test_messages_are_paginated(local: Browser, stored: tuple[Db, str]) -> None:

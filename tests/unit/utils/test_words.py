@@ -7,6 +7,7 @@ import pytest
 from crawler.utils.text import (
     amount,
     count,
+    documents,
     is_known,
     period,
     precise,
@@ -97,3 +98,8 @@ def test_numbers_have_no_exponent(number: float, short: str, long: str) -> None:
 )
 def test_large_ratios_are_not_in_percent(ratio: float, words: str) -> None:
     assert relative(ratio, "it") == words
+
+
+def test_documents_are_counted_by_collection() -> None:
+    counts = {"targets": 2, "visits": 0, "days": 1, "dead_letters": 3}
+    assert documents(counts) == "2 targets, 1 daily aggregate, 3 dead letters"

@@ -13,7 +13,6 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from crawler.cli.duplicates import copies
 from crawler.storage.client import Document
 from crawler.utils.terminal import stdout
 from crawler.utils.text import amount, count
@@ -168,7 +167,7 @@ def _heading(done: Document) -> str:
     edits = count(most, "word") if least == most else f"{least} to {most} words"
     change = "replaced" if done["kinds"] == "replace" else "replaced, inserted or deleted"
     posts = "made posts (synthetic)" if done["synthetic"] else f"posts of {done['posts']}"
-    return f"{done['documents']:,} {posts}; {copies(done['queries'])}, {edits} {change}"
+    return f"{done['documents']:,} {posts}; {count(done['queries'], 'copy')}, {edits} {change}"
 
 
 def _methods(rows: list[Document]) -> Table:

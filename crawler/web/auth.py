@@ -80,7 +80,10 @@ def public(endpoint: Endpoint) -> Endpoint:
 
 
 def for_viewers(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that viewers may use with any method: it only changes their own data."""
+    """Mark a route that viewers may use with any method: it only changes their own data.
+
+    Programs need a token with the scope `write` to change it.
+    """
     setattr(endpoint, _ACCESS, _VIEWERS)
     return endpoint
 
@@ -118,10 +121,10 @@ async def guard(request: Request) -> None:
     if access != _PUBLIC:
         if user is None:
             raise SignInRequired
+        if is_write and Scope.WRITE not in user.scopes:
+            raise HTTPException(403, "Not allowed: read-only token. Ask an editor")
         if is_write and access != _VIEWERS and not user.can_write:
-            is_viewer = user.role is not Role.EDITOR
-            why = "viewers cannot change anything" if is_viewer else "read-only token"
-            raise HTTPException(403, f"Not allowed: {why}. Ask an editor")
+            raise HTTPException(403, "Not allowed: viewers cannot change anything. Ask an editor")
     if is_write:
         # The form parser decodes with any codec that the header names, and some codecs, such as
         # punycode, take quadratic time.

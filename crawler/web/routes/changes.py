@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from bson import ObjectId
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 from starlette.responses import Response
 
@@ -19,7 +19,7 @@ from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_c
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
-from crawler.storage.accounts.schemas import MAX_MUTES, Scope
+from crawler.storage.accounts.schemas import MAX_MUTES
 from crawler.storage.client import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of
@@ -35,16 +35,6 @@ MAX_SECRET = 100
 # Characters of a URL in a suggested pattern; longer URLs are cut.
 MAX_SUGGESTED = 300
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-
-
-def _require_write_scope(user: UserDep) -> User:
-    """Return a user who may change their own marks; tokens need the scope `write`."""
-    if Scope.WRITE not in user.scopes:
-        raise HTTPException(403, "Not allowed: read-only token")
-    return user
-
-
-OwnDep = Annotated[User, Depends(_require_write_scope)]
 
 
 @router.get("", name="changes.index")
@@ -128,7 +118,7 @@ class UnreadSince(BaseModel):
 
 @api.put("/unread", name="changes.api_since")
 @for_viewers
-async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep, now: NowDep) -> Unread:
+async def api_begin_at(body: UnreadSince, user: UserDep, store: StoreDep, now: NowDep) -> Unread:
     """Mark all changes since a time as unread, and all others as read."""
     await inbox.begin_at(store.db, user.name, body.since, now)
     return await api_unread(user, store)
@@ -205,7 +195,7 @@ class ReadForm(BaseModel):
 
 @router.post("/read", name="changes.read")
 @for_viewers
-async def mark_read(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+async def mark_read(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
     """Mark one entry, all entries down to one, or all shown entries as read."""
     form = await Form.read(request)
     wanted = form.parse(ReadForm)
@@ -218,7 +208,7 @@ async def mark_read(request: Request, user: OwnDep, store: StoreDep, now: NowDep
 
 @router.post("/read-all", name="changes.read_all")
 @for_viewers
-async def mark_all(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+async def mark_all(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
     """Mark everything as read, or everything of a site."""
     form = await Form.read(request)
     wanted = form.parse(ReadAll)
@@ -263,7 +253,7 @@ class Marked(BaseModel):
 
 @api.post("/read", name="changes.api_read")
 @for_viewers
-async def api_read(body: ReadEvents, user: OwnDep, store: StoreDep, now: NowDep) -> Marked:
+async def api_read(body: ReadEvents, user: UserDep, store: StoreDep, now: NowDep) -> Marked:
     """Mark pages as read, up to the given visits."""
     ids = [ObjectId(event) for event in body.events]
     return Marked(pages=await inbox.mark_events(store.db, user.name, ids, now))
@@ -271,7 +261,7 @@ async def api_read(body: ReadEvents, user: OwnDep, store: StoreDep, now: NowDep)
 
 @api.post("/read-all", name="changes.api_read_all", status_code=204)
 @for_viewers
-async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep) -> None:
+async def api_read_all(body: ReadAll, user: UserDep, store: StoreDep, now: NowDep) -> None:
     """Mark everything as read, or everything of a site."""
     until = min(body.until or now, now)
     await inbox.mark_all(store.db, user.name, until, now, body.site or None)
@@ -306,7 +296,7 @@ async def _settings_page(
 
 @router.post("/mute", name="changes.mute")
 @for_viewers
-async def mute(request: Request, user: OwnDep, store: StoreDep) -> Response:
+async def mute(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Hide pages by a pattern of their URLs."""
     form = await Form.read(request)
     try:
@@ -320,7 +310,7 @@ async def mute(request: Request, user: OwnDep, store: StoreDep) -> Response:
 
 @router.post("/unmute", name="changes.unmute")
 @for_viewers
-async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
+async def unmute(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Show the pages of a pattern again."""
     form = await Form.read(request)
     await readers.update(store.db, user.name, lambda reader: reader.unmute(form["pattern"]))
@@ -342,7 +332,7 @@ class Since(BaseModel):
 
 @router.post("/since", name="changes.since")
 @for_viewers
-async def begin_at(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+async def begin_at(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
     """Mark all changes since a time as unread, and all others as read."""
     form = await Form.read(request)
     wanted = form.parse(Since)
@@ -355,7 +345,7 @@ async def begin_at(request: Request, user: OwnDep, store: StoreDep, now: NowDep)
 
 @router.post("/feed", name="changes.make_feed")
 @for_viewers
-async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+async def make_feed(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
     """Create the secret address of the feed; an older address stops working."""
     await Form.read(request)
     made = await api_make_feed(request, user, store, now)
@@ -364,7 +354,7 @@ async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep
 
 @router.post("/feed/end", name="changes.end_feed")
 @for_viewers
-async def end_feed(request: Request, user: OwnDep, store: StoreDep) -> Response:
+async def end_feed(request: Request, user: UserDep, store: StoreDep) -> Response:
     """End the feed: its address stops working."""
     await readers.end_feed(store.db, user.name)
     return redirect_to(request, path_to(request, "changes.settings"))
@@ -425,7 +415,7 @@ async def api_mutes(user: UserDep, store: StoreDep) -> Mutes:
 
 @api.post("/mutes", name="changes.api_mute")
 @for_viewers
-async def api_mute(body: Pattern, user: OwnDep, store: StoreDep) -> Mutes:
+async def api_mute(body: Pattern, user: UserDep, store: StoreDep) -> Mutes:
     """Hide pages by a pattern of their URLs."""
     try:
         reader = await readers.update(store.db, user.name, lambda before: before.mute(body.pattern))
@@ -436,7 +426,7 @@ async def api_mute(body: Pattern, user: OwnDep, store: StoreDep) -> Mutes:
 
 @api.delete("/mutes", name="changes.api_unmute")
 @for_viewers
-async def api_unmute(pattern: str, user: OwnDep, store: StoreDep) -> Mutes:
+async def api_unmute(pattern: str, user: UserDep, store: StoreDep) -> Mutes:
     """Show the pages of a pattern again."""
     reader = await readers.update(store.db, user.name, lambda before: before.unmute(pattern))
     return Mutes(patterns=list(reader.mutes))
@@ -451,7 +441,7 @@ class FeedAddress(BaseModel):
 @api.post("/feed", name="changes.api_make_feed")
 @for_viewers
 async def api_make_feed(
-    request: Request, user: OwnDep, store: StoreDep, now: NowDep
+    request: Request, user: UserDep, store: StoreDep, now: NowDep
 ) -> FeedAddress:
     """Create the secret address of the feed; an older address stops working."""
     secret = await readers.make_feed(store.db, user.name, now)
@@ -461,7 +451,7 @@ async def api_make_feed(
 
 @api.delete("/feed", name="changes.api_end_feed", status_code=204)
 @for_viewers
-async def api_end_feed(user: OwnDep, store: StoreDep) -> None:
+async def api_end_feed(user: UserDep, store: StoreDep) -> None:
     """End the feed: its address stops working."""
     await readers.end_feed(store.db, user.name)
 

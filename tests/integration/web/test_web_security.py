@@ -408,6 +408,30 @@ def test_api_tokens_are_limited_by_role_and_scope(
     assert (row["user"], row["status"]) == ("anna", 200)
 
 
+def test_read_only_tokens_reach_no_write_routes(browsers: Browsers, stored: tuple[Db, str]) -> None:
+    async def make() -> list[str]:
+        async with opened(browsers.app.state.database.config) as db:
+            return [
+                (await credentials.add_token(db, user, "x", [Scope.READ], NOW))[0]
+                for user in ("anna", "vic")
+            ]
+
+    writes = [
+        (method, route.path)
+        for route in routes(browsers.app)
+        for method in route.methods - SAFE_METHODS
+        if route.path.startswith("/api/")
+    ]
+    assert set(writes) >= {key for key in OF_VIEWERS if key[1].startswith("/api/")}
+    program = browsers()
+    for secret in asyncio.run(make()):
+        headers = {"Authorization": f"Bearer {secret}"}
+        for method, path in writes:
+            answer = program.request(method, path, headers=headers)
+            assert answer.status_code == 403, (method, path)
+            assert "read-only token" in answer.text
+
+
 def test_local_programs_can_write_without_csrf_token(local: Browser) -> None:
     @local.app.put("/api/v1/write")
     async def write() -> None:

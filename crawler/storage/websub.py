@@ -171,7 +171,8 @@ async def record_request(
     }  # fmt: skip
     if push.get("token") == request.token and push.get("callback") == request.callback:
         if push.get("state") != "active":
-            noted["state"] = "requested"
+            # With the lease of an ended subscription, the next check would end this one, too.
+            noted |= {"state": "requested", "lease_until": None}
         update = {f"push.{name}": value for name, value in noted.items()}
     else:
         started: Document = {

@@ -102,6 +102,31 @@ def test_concurrently_requested_feed_is_not_requested_again(stored: tuple[Db, st
     assert push_of(db)["requested_at"] == first
 
 
+def test_expired_subscription_can_be_requested_again(stored: tuple[Db, str]) -> None:
+    now = datetime(2026, 1, 10, tzinfo=UTC)
+
+    async def run(db: Database) -> bool:
+        await websub.expire_leases(db, now)
+        assert push_of(stored[0])["state"] == "ended"
+        row = await db.feeds.find_one({"url": FEED})
+        assert row is not None
+        again = websub.HubRequest("http://hub", FEED, CALLBACK, "t", "secret")
+        assert await websub.record_request(db, websub.Feed.of(row), again, now, now + DAY)
+        # The next check comes before the hub confirms.
+        await websub.expire_leases(db, now + HOUR)
+        return await websub.confirm(db, "t", FEED, now + HOUR, DAY, HOUR)
+
+    db, uri = stored
+    push = {
+        "token": "t", "secret": "secret", "hub": "http://hub", "topic": FEED, "callback": CALLBACK,
+        "state": "active", "requested_at": now - 10 * DAY, "leased_at": now - 10 * DAY,
+        "lease_until": now - DAY,
+    }  # fmt: skip
+    put(db, "http://hub", push=push)
+    assert asyncio.run(in_database(uri, run))
+    assert push_of(db)["state"] == "active"
+
+
 async def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
     """Run `work` on the prepared database and return its result."""
     async with opened(Config.load(mongo_uri=uri)) as db:

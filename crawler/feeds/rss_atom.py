@@ -56,7 +56,8 @@ CRASHES = (
 )  # fmt: skip
 
 HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})
-# Keys for summaries, best first. They are used for posts without content.
+# Keys for titles and summaries, best first. Summaries are used for posts without content.
+TITLES = ("title", "itunes_title")
 SUMMARIES = ("summary", "dc_description", "itunes_summary", "media_description", "subtitle")
 OTHERS = {
     "opml": "a list of feeds in OPML", "urlset": "a sitemap", "sitemapindex": "a sitemap",
@@ -299,11 +300,12 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
     contents.sort(key=lambda row: -len(_string(row, "value")))
     texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
     summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
+    titles = (_text(dict.get(entry, name), _type(entry, name)) for name in TITLES)
     return Draft(
         guid=line(guid, MAX_GUID_CHARACTERS),
         link=link,
         stated=_date(entry, dates, ("published", "created", "updated")),
-        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), MAX_TITLE_CHARACTERS),
+        title=line(next(filter(None, titles), ""), MAX_TITLE_CHARACTERS),
         text=next(filter(None, chain(texts, summaries)), ""),
         author=line(", ".join(unique(authors)), MAX_TITLE_CHARACTERS),
         tags=unique(
@@ -420,8 +422,19 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
             stack[-1][2] = pieces[first:]
         return super().pop(element, strip_whitespace)
 
+    def _end_guid(self) -> None:
+        super()._end_guid()
+        # feedparser takes no guid as link after a link element, even if that is empty.
+        self._get_context()["guidislink"] = bool(self.guidislink)
+
     # feedparser treats a second description as the content of the entry. These elements are always
-    # summaries, so store each under its own key.
+    # titles or summaries, so store each under its own key.
+
+    def _start_itunes_title(self, attrs_d: Any) -> None:
+        self.push_content("itunes_title", attrs_d, "text/plain", 1)
+
+    def _end_itunes_title(self) -> None:
+        self.pop_content("itunes_title")
 
     def _start_itunes_summary(self, attrs_d: Any) -> None:
         self.push_content("itunes_summary", attrs_d, "text/plain", 1)

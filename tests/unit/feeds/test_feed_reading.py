@@ -209,11 +209,20 @@ def test_relative_links_are_resolved() -> None:
         ("<guid>/1</guid>", "https://a.example/1"),
         ('<guid isPermaLink="false">https://a.example/1</guid>', None),
         ("<guid>4711</guid>", None),
+        ("<link/><guid>https://a.example/1</guid>", "https://a.example/1"),
+        ("<link>mailto:a@a.example</link><guid>/1</guid>", "https://a.example/1"),
+        ('<link/><guid isPermaLink="false">https://a.example/1</guid>', None),
     ],
 )
 def test_entry_url_comes_from_link_or_permalink_guid(inside: str, url: str | None) -> None:
     entry = only(rss(f"<item><title>One</title>{inside}</item>"))
     assert (entry.url, entry.content["title"]) == (url, "One")
+
+
+def test_episode_has_its_podcast_title_if_it_has_no_other() -> None:
+    named = "<itunes:title>Episode &amp;amp; more</itunes:title>"
+    assert only(rss(f"<item>{named}</item>")).content["title"] == "Episode & more"
+    assert only(rss(f"<item>{named}<title>Title</title></item>")).content["title"] == "Title"
 
 
 def test_guid_does_not_depend_on_the_feed_url() -> None:

@@ -354,10 +354,14 @@ def _watch(
     watch.tags = tuple(titles or _texts(values.get("tag")))
     if any(tag.get("overrides_watch") for tag in tags):
         watch.lose("tags", "settings of a tag are not applied to its watches")
-    watch.every = _interval(values) or _interval(requests)
-    limit = _mapping(values.get("time_schedule_limit"))
+    # Old versions lack the switch, and the interval of the watch is empty if it is not set.
+    uses_default = bool(values.get("time_between_check_use_default"))
+    own = requests if uses_default else values
+    watch.every = _interval(own) or _interval(requests)
+    limit = _mapping(own.get("time_schedule_limit"))
     if limit.get("enabled"):
-        _take_hours(watch, limit)
+        default_zone = application.get("scheduler_timezone_default") or application.get("timezone")
+        _take_hours(watch, limit, default_zone)
     kind = str(values.get("content_type") or values.get("content-type") or "")
     watch.is_feed = "rss" in kind or "atom" in kind or _is_feed_url(watch.url)
     return watch
@@ -409,10 +413,10 @@ def _take_json_path(watch: Watch, path: str, pattern: re.Pattern[str]) -> None:
     watch.take_selector("jmespath", match[1].replace(".[", "[").removeprefix("."))
 
 
-def _take_hours(watch: Watch, limit: Mapping[str, Any]) -> None:
+def _take_hours(watch: Watch, limit: Mapping[str, Any], default_zone: object) -> None:
     """Take the hours of each weekday, if they are whole hours."""
     windows = []
-    for day in WEEKDAYS:
+    for number, day in enumerate(WEEKDAYS):
         hours = _mapping(limit.get(day))
         if not hours.get("enabled"):
             continue
@@ -427,10 +431,16 @@ def _take_hours(watch: Watch, limit: Mapping[str, Any]) -> None:
             return
         end = (start + length) % 24
         name = day[:3].capitalize()
-        windows.append(name if length == 24 else f"{name} {start:02}:00-{end or 24:02}:00")
+        if length == 24:
+            windows.append(f"{name} {start:02}:00-24:00" if start else name)
+            # A window must be shorter than a day.
+            following = WEEKDAYS[(number + 1) % 7][:3].capitalize()
+            windows += [f"{following} 00:00-{start:02}:00"] if start else []
+        else:
+            windows.append(f"{name} {start:02}:00-{end or 24:02}:00")
     if windows:
         watch.keys["visiting_hours"] = windows
-    if zone := limit.get("timezone"):
+    if zone := limit.get("timezone") or default_zone:
         watch.keys["timezone"] = str(zone)
 
 

@@ -209,6 +209,36 @@ def test_backups_of_all_versions_are_read(tmp_path: Path) -> None:
     assert results[0].watches[0].tags == ("Tech news",)
 
 
+def test_watches_that_use_the_default_ignore_their_own_interval_and_hours(tmp_path: Path) -> None:
+    hours = {
+        "enabled": True,
+        "friday": {"enabled": True, "start_time": "09:00", "duration": {"hours": 24}},
+        "saturday": {"enabled": True, "start_time": "20:00", "duration": {"hours": 10}},
+    }
+    own = {"time_between_check": {"minutes": 5}, "time_schedule_limit": {
+        "enabled": True, "monday": {"enabled": True, "start_time": "08:00",
+                                    "duration": {"hours": "10"}}}}  # fmt: skip
+    document = {
+        "watching": {
+            name: {"url": f"https://{name}.example/", "time_between_check_use_default": use} | own
+            for name, use in (("default", True), ("own", False))
+        },
+        "settings": {
+            "application": {"scheduler_timezone_default": "Asia/Tokyo"},
+            "requests": {"time_between_check": {"hours": 3}, "time_schedule_limit": hours},
+        },
+    }
+    default, other = read_watches(written(tmp_path / "url-watches.json", document)).watches
+    assert (default.every, other.every) == (3 * 3600, 300)
+    assert default.keys["visiting_hours"] == [
+        "Fri 09:00-24:00",
+        "Sat 00:00-09:00",
+        "Sat 20:00-06:00",
+    ]
+    assert other.keys["visiting_hours"] == ["Mon 08:00-18:00"]
+    assert default.keys["timezone"] == other.keys["timezone"] == "Asia/Tokyo"
+
+
 def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laughs = "a: &a [x, x]\nb: &b [*a, *a]\nurl: https://a.example/\nname: *b\n"
     bomb = archive({"url-watches.json": b" " * (watch_formats.MAX_ENTRY_BYTES + 1)})

@@ -57,6 +57,15 @@ LISTED: Document = dict.fromkeys(
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
 KNOWN_POST_FIELDS = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
+# Collections with URLs of feeds and of the pages of their posts, and the field that has the URL.
+PAGE_COLLECTIONS = {
+    "versions": "target",
+    "visits": "target",
+    "days": "target",
+    "alarms": "target",
+    "outbox": "target",
+    "dead_letters": "url",
+}
 # Fields of a monitor that a document has under the same names.
 COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest")
 
@@ -292,9 +301,9 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     }  # fmt: skip
     pages = [page["url"] async for page in db.targets.find(of_posts, {"url": 1})]
     of_pages: list[tuple[str, Document]] = [
-        (collection, {"spider": spider, "target": {"$in": batch}})
+        (collection, {"spider": spider, field: {"$in": batch}})
         for batch in in_batches([url, *pages], BATCH)
-        for collection in ("versions", "visits", "days")
+        for collection, field in PAGE_COLLECTIONS.items()
     ]
     return [
         ("pushes", {"spider": spider, "url": url}),

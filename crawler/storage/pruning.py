@@ -40,17 +40,9 @@ URL_COLLECTIONS = {
     "days": "target",
     "alarms": "target",
     "outbox": "target",
+    "dead_letters": "url",
 }
-SPIDER_COLLECTIONS = (
-    *URL_COLLECTIONS,
-    "listings",
-    "runs",
-    "feeds",
-    "pushes",
-    "cells",
-    "dead_letters",
-    "rereads",
-)
+SPIDER_COLLECTIONS = (*URL_COLLECTIONS, "listings", "runs", "feeds", "pushes", "cells", "rereads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "sites": Limit("one per site", "deleted with the site by `scrapy forget`"),
         "dead_letters": Limit(
             "one per page that repeatedly crashed workers",
-            "deleted when it is retried or dropped (`scrapy deadletters`), or with its site",
+            "deleted when it is retried or dropped (`scrapy deadletters`), or with its target",
         ),
         "alarms": Limit("one per silence or breakage", "deleted a year after its end"),
         "outbox": Limit(

@@ -173,6 +173,26 @@ def test_forgetting_a_site_deletes_its_read_marks(freshet: Freshet, stored: tupl
     assert {row["feed"] for row in db.reading.find()} == set(feeds[1:])
 
 
+@pytest.mark.parametrize("kind", ["item", "feed"])
+def test_forgetting_a_url_deletes_all_documents_about_it(
+    kind: str, freshet: Freshet, stored: tuple[Db, str]
+) -> None:
+    db, _ = stored
+    other = "https://shop.example/b"
+    put_target(db, kind=kind)
+    insert(db, "targets", {"_id": f"shop {other}", "url": other, "kind": kind})
+    for url in (URL, other):
+        insert(db, "dead_letters", {"_id": f"shop {url}", "url": url, "at": NOW, "leases": 3})
+        row = {"target": url, "at": NOW}
+        for name in ("visits", "versions", "days", "alarms", "outbox"):
+            insert(db, name, {"_id": f"{name} {url}"} | row)
+    counts = in_json(freshet, "forget", URL, "--yes")
+    names = ("targets", "dead_letters", "visits", "versions", "days", "alarms", "outbox")
+    left = {name: [row.get("target", row.get("url")) for row in db[name].find()] for name in names}
+    assert left == dict.fromkeys(names, [other])
+    assert counts["deleted"] | dict.fromkeys(names, 1) == counts["deleted"]
+
+
 def test_doctor_reports_retention_and_missing_prunes(
     freshet: Freshet, stored: tuple[Db, str]
 ) -> None:

@@ -21,7 +21,7 @@ from crawler.utils.terminal import print_line
 if TYPE_CHECKING:
     from crawler.ops.jobs import Spiders, StoredSites
 
-CRAWL_MINUTES = 10
+CRAWL_MINUTES, NOTIFY_MINUTES = 10, 5
 # Hours of the daily replan and prune.
 NIGHT_HOURS = 2, 3
 QUIET = ("-L", "WARNING")
@@ -53,7 +53,7 @@ class Command(FreshetCommand):
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "Print crontab lines that crawl, replan and prune, or a systemd unit"
+        return "Print crontab lines that crawl, notify, replan and prune, or a systemd unit"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of systemd units."""
@@ -174,7 +174,7 @@ def _sites_to_schedule(spiders: Spiders, stored: StoredSites) -> tuple[list[str]
 def _crontab_lines(
     names: list[str], spiders: Spiders, stored: StoredSites, config: Config
 ) -> list[CrontabLine]:
-    """Return crontab lines: a crawl per site, the replan and the prune.
+    """Return crontab lines: a crawl per site, the delivery of notifications, replan and prune.
 
     names: spider classes, stored sites or files of site definitions; raises ConfigError for others
     """
@@ -194,15 +194,23 @@ def _crontab_lines(
             words = [name]
         command = _command(config, "crawl", *words, *QUIET)
         # Every ten minutes, starting at another minute of the hour for each site.
-        first = (minute + number) % CRAWL_MINUTES
-        minutes = f"{first}-59/{CRAWL_MINUTES}" if first else f"*/{CRAWL_MINUTES}"
-        lines.append({"schedule": f"{minutes} * * * *", "command": command})
+        lines.append({"schedule": _every(CRAWL_MINUTES, minute + number), "command": command})
+    # Crawls only mark events.
+    if config.notify_file.exists():
+        command = _command(config, "notify", "deliver")
+        lines.append({"schedule": _every(NOTIFY_MINUTES, minute), "command": command})
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
     return [
         *lines,
         {"schedule": replan, "command": _command(config, "replan")},
         {"schedule": prune, "command": _command(config, "prune")},
     ]
+
+
+def _every(minutes: int, start: int) -> str:
+    """Return a schedule that repeats every `minutes`, beginning in the minute `start` of an hour."""
+    first = start % minutes
+    return f"{first}-59/{minutes} * * * *" if first else f"*/{minutes} * * * *"
 
 
 def _command(config: Config, *words: str) -> str:

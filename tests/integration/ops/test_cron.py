@@ -50,6 +50,17 @@ def test_schedules_each_spider_replan_and_prune(runner: Freshet) -> None:
     assert len(set(minutes_of_crawls)) == len(minutes_of_crawls), "crawls share a minute"
 
 
+def test_notifications_are_delivered_if_there_is_a_file_of_channels(
+    runner: Freshet, tmp_path: Path
+) -> None:
+    file = tmp_path / "notify.toml"
+    runner.env["FRESHET_NOTIFY_FILE"] = str(file)
+    assert not [command for _, command in lines_of(runner, "books") if "notify" in command]
+    file.write_text("")
+    (when,) = [when for when, command in lines_of(runner, "books") if "notify deliver" in command]
+    assert when.endswith("/5 * * * *")
+
+
 def test_text_output_is_valid_crontab_lines(runner: Freshet) -> None:
     done = runner("cron", "books", FRESHET_BUDGET="5")
     comment, *lines = done.out.splitlines()

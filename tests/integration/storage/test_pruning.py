@@ -189,7 +189,7 @@ def test_forgetting_a_url_deletes_all_documents_about_it(
     counts = in_json(freshet, "forget", URL, "--yes")
     names = ("targets", "dead_letters", "visits", "versions", "days", "alarms", "outbox")
     left = {name: [row.get("target", row.get("url")) for row in db[name].find()] for name in names}
-    assert left == dict.fromkeys(names, [other])
+    assert left == {name: [other] for name in names}
     assert counts["deleted"] | dict.fromkeys(names, 1) == counts["deleted"]
 
 

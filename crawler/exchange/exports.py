@@ -1,10 +1,11 @@
 """Export tables to a folder or an object store: only new data, and each file as a whole.
 
 Rows of a table with a time are in one file for each spider and UTC day, so a day is replaced
-atomically. Visits and versions are only added: a day is read again if the database has more rows of
-it than its file, or if it is one of the last two days. Posts change later, so all of them are read,
-but files whose bytes would be the same are kept. A day whose rows were deleted from the database
-stays as it was exported. The other tables are replaced as a whole.
+atomically. Visits and versions are only added: a day is read again if the database has more or
+newer rows of it than its file, or if it is one of the last two days. Its new file also has the rows
+of the old one that were deleted from the database. Posts change later, so all of them are read, but
+files whose bytes would be the same are kept. A day without rows in the database stays as it was
+exported. The other tables are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -17,22 +18,31 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
+import bson
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.exchange.formats import Format, Writer, suffix_of, writer_of
+from crawler.exchange.formats import Format, Writer, documents_in, suffix_of, writer_of
 from crawler.exchange.stores import DRAFT, Store
 from crawler.exchange.tables import SCHEMA, Table, iso, midnight
 from crawler.storage.client import Database, Document
-from crawler.storage.exports import Span, count_by_day, decoded, read_raw, spiders_of
+from crawler.storage.exports import (
+    Span,
+    count_after,
+    count_by_day,
+    decoded,
+    read_raw,
+    spiders_of,
+    stored_keys,
+)
 from crawler.utils.files import file_errors
 from crawler.utils.process import end_tasks
 from crawler.utils.time import steady_seconds
@@ -139,6 +149,8 @@ class Export:
         self._saved_at, self._is_saved = steady_seconds(), True
         self._written: list[FileEntry] = []
         self._removed = 0
+        # By the path of a file: `_id`s of its rows that were deleted from the database.
+        self._deleted: dict[str, frozenset[Any]] = {}
 
     async def run(self, say: Say) -> TableExport:
         """Write the files that are new or changed. Raises ConfigError and StorageError.
@@ -271,16 +283,59 @@ class Export:
         for spider in spiders:
             counts = await count_by_day(self._db, table.name, spider, table.time, start)
             for day, rows in counts.items():
-                entry = self._files.get(self.path_of(spider, day))
-                if entry is None or entry["schema"] < SCHEMA:
-                    is_complete = False
-                else:
-                    is_complete = rows <= entry["rows"] and day < recent
-                if since is not None or not is_complete:
-                    span = Span(spider, table.time, midnight(day), midnight(day + DAY))
-                    parts.append((day, _Part(span, rows)))
+                span = Span(spider, table.time, midnight(day), midnight(day + DAY))
+                path = self.path_of(spider, day)
+                entry = self._files.get(path)
+                if since is None and entry is not None and entry["schema"] == SCHEMA:
+                    later = 0
+                    if entry["newest"] is not None:
+                        later = await count_after(self._db, table.name, span, entry["newest"])
+                    if day < recent and rows <= entry["rows"] and not later:
+                        continue
+                    if rows - later < entry["rows"]:
+                        self._deleted[path] = await self._deleted_rows(path)
+                parts.append((day, _Part(span, rows)))
         # All spiders of a day are adjacent on the disk, because they were stored together.
         return [part for _, part in sorted(parts, key=lambda each: (each[0], each[1].span.spider))]
+
+    async def _deleted_rows(self, path: str) -> frozenset[Any]:
+        """Return the `_id`s of the rows in a file that were deleted from the database."""
+
+        def read_keys() -> list[Any]:
+            with self._documents_in(path) as rows:
+                return [row["_id"] for row in rows]
+
+        keys = await _in_thread(read_keys)
+        return frozenset(keys) - await stored_keys(self._db, self._table.name, keys)
+
+    def deleted_rows(self, path: str) -> AbstractContextManager[Iterator[Document]] | None:
+        """Return the rows of a file that were deleted from the database; None without any."""
+        deleted = self._deleted.get(path)
+        return self._documents_in(path, deleted) if deleted else None
+
+    @contextmanager
+    def _documents_in(
+        self, path: str, only: frozenset[Any] | None = None
+    ) -> Iterator[Iterator[Document]]:
+        """Yield the documents in a file, in its order. only: those with these `_id`s."""
+        request = self._request
+        with self._store.opened(path) as file:
+            rows = documents_in(
+                file, self._table, request.file_format, compressed=request.compressed
+            )
+            yield self._checked(path, rows, only)
+
+    def _checked(
+        self, path: str, rows: Iterator[Document], only: frozenset[Any] | None
+    ) -> Iterator[Document]:
+        try:
+            for row in rows:
+                if only is None or row["_id"] in only:
+                    yield row
+        except (ValueError, TypeError, LookupError, EOFError, StopIteration):
+            raise ConfigError(
+                f"{self._store.name}/{path}: damaged. Delete it to write it again"
+            ) from None
 
     async def _batches(self, parts: list[_Part]) -> AsyncGenerator[tuple[_Part, bytes]]:
         """Yield the raw batches of each part, and empty bytes at its end."""
@@ -320,6 +375,9 @@ class _Partitions:
         self._writer: Writer | None = None
         self._path, self._draft = "", Path()
         self._rows, self._newest = 0, None
+        # Rows of the day's former file that were deleted from the database, and the next of them.
+        self._deleted: Iterator[Document] = iter(())
+        self._next_deleted: Document | None = None
         self._max_moves, self._pool = max_moves, ThreadPoolExecutor(max_moves)
         self._moving: deque[Future[_Written | None]] = deque()
 
@@ -330,18 +388,44 @@ class _Partitions:
             if (spider, day) != self._open:
                 self.finish()
                 self._begin(spider, day)
-            assert self._writer is not None
-            rows = documents[start:stop]
-            with file_errors(str(self._draft)):
-                self._writer.write(rows, sizes[start:stop])
-            self._rows += len(rows)
-            self._newest = None if self._table.time is None else rows[-1][self._table.time]
+            self._write(*self._with_deleted(documents[start:stop], sizes[start:stop]))
         return len(documents)
+
+    def _write(self, rows: Sequence[Document], sizes: Sequence[int]) -> None:
+        assert self._writer is not None
+        with file_errors(str(self._draft)):
+            self._writer.write(rows, sizes)
+        self._rows += len(rows)
+        self._newest = None if self._table.time is None else rows[-1][self._table.time]
+
+    def _with_deleted(
+        self, rows: Sequence[Document], sizes: Sequence[int]
+    ) -> tuple[Sequence[Document], Sequence[int]]:
+        """Add the rows of the former file that precede the last of these rows, and their sizes."""
+        if self._next_deleted is None:
+            return rows, sizes
+        merged, merged_sizes = [], []
+        for row, size in zip(rows, sizes, strict=True):
+            while self._next_deleted is not None and self._precedes(self._next_deleted, row):
+                merged.append(self._next_deleted)
+                merged_sizes.append(len(bson.encode(self._next_deleted)))
+                self._next_deleted = next(self._deleted, None)
+            merged.append(row)
+            merged_sizes.append(size)
+        return merged, merged_sizes
+
+    def _precedes(self, row: Document, other: Document) -> bool:
+        time = self._table.time
+        assert time is not None
+        return bool((row[time], row["_id"]) < (other[time], other["_id"]))
 
     def finish(self) -> None:
         """Complete the open file, if there is one, and begin to move it to its place."""
         if self._writer is None:
             return
+        while (row := self._next_deleted) is not None:
+            self._write([row], [len(bson.encode(row))])
+            self._next_deleted = next(self._deleted, None)
         with file_errors(str(self._draft)):
             self._writer.close()
         newest = None if self._newest is None else iso(self._newest)
@@ -363,7 +447,7 @@ class _Partitions:
         if self._writer is not None:
             with suppress(OSError):
                 self._writer.close()
-        self._writer = self._open = None
+        self._writer = self._open = self._next_deleted = None
         self._stack.close()
         self._pool.shutdown()
 
@@ -381,6 +465,9 @@ class _Partitions:
             self._writer = writer_of(
                 self._draft, self._table, request.file_format, compressed=request.compressed
             )
+        if (deleted := self._export.deleted_rows(self._path)) is not None:
+            self._deleted = self._stack.enter_context(deleted)
+            self._next_deleted = next(self._deleted, None)
 
     def _days(self, documents: Sequence[Document]) -> Iterator[tuple[int, int, date | None]]:
         """Yield start, stop and day of the documents of each day. documents: ordered by time."""

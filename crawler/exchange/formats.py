@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from crawler.exchange.tables import SCHEMA, Kind, Table, as_json, iso, values_of
+from crawler.exchange.tables import SCHEMA, Kind, Table, as_json, document_of, iso, values_of
 from crawler.storage.client import Document
 from crawler.utils.files import without_formula
 
@@ -30,6 +31,10 @@ ZSTD_LEVEL, GZIP_LEVEL = 3, 6
 REPEATED = (Kind.NAME, Kind.TEXT, Kind.TEXTS)
 QUOTED = re.compile(r'[",\r\n]')
 LINE_END = "\r\n"
+# A cell of a record: its text if it is quoted, else its text.
+CELL = re.compile(r'(?:^|,)(?:"([^"]*(?:""[^"]*)*)"|([^,"]*))')
+# Rows of a Parquet file that are read together.
+READ_ROWS = 1000
 
 
 class Format(StrEnum):
@@ -58,6 +63,58 @@ def writer_of(path: Path, table: Table, file_format: Format, *, compressed: bool
         return _ParquetWriter(path, table)
     line = _csv_lines if file_format is Format.CSV else _json_lines
     return _TextWriter(path, table, line, compressed=compressed)
+
+
+def documents_in(
+    file: BinaryIO, table: Table, file_format: Format, *, compressed: bool
+) -> Iterator[Document]:
+    """Yield the documents of a log that an exported file has, in the order of the file.
+
+    Their values are those of the columns. Raises ValueError or OSError if the file is damaged.
+    """
+    if file_format is Format.PARQUET:
+        from pyarrow.parquet import ParquetFile
+
+        for batch in ParquetFile(file).iter_batches(READ_ROWS):
+            for row in batch.to_pylist():
+                yield document_of(table, _without_zones(row))
+        return
+    unpacked = gzip.GzipFile(fileobj=file) if compressed else file
+    with io.TextIOWrapper(cast(BinaryIO, unpacked), "utf-8", newline="\n") as lines:
+        if file_format is Format.JSONL:
+            for line in lines:
+                yield document_of(table, json.loads(line))
+            return
+        records = _records(lines)
+        names = cast(list[str], next(records))
+        for record in records:
+            yield document_of(table, dict(zip(names, record, strict=True)))
+
+
+def _without_zones(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
+
+
+def _records(lines: Iterable[str]) -> Iterator[list[str | None]]:
+    """Yield the records of a CSV file that `_csv_lines` wrote; empty cells without quotes are None.
+
+    The module csv does not distinguish them from empty texts.
+    """
+    parts: list[str] = []
+    quotes = 0
+    for line in lines:
+        parts.append(line)
+        quotes += line.count('"')
+        if quotes % 2 == 0 and line.endswith(LINE_END):
+            record = "".join(parts).removesuffix(LINE_END)
+            yield [
+                cell[2] or None if cell[1] is None else cell[1].replace('""', '"')
+                for cell in CELL.finditer(record)
+            ]
+            parts, quotes = [], 0
 
 
 def suffix_of(file_format: Format, *, compressed: bool) -> str:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from crawler.errors import ConfigError
 from crawler.utils.files import file_errors
@@ -39,6 +39,11 @@ class Store(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes | None:
         """Return the content of a file; None if there is none. Raises ConfigError."""
+
+    @abstractmethod
+    @contextmanager
+    def opened(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for reading. Raises ConfigError."""
 
     @abstractmethod
     def put(self, draft: Path, path: str) -> None:
@@ -85,6 +90,11 @@ class _Folder(Store):
         with file_errors(str(self._root / path)), suppress(FileNotFoundError):
             return (self._root / path).read_bytes()
         return None
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[BinaryIO]:
+        with file_errors(str(self._root / path)), (self._root / path).open("rb") as file:
+            yield file
 
     def put(self, draft: Path, path: str) -> None:
         with file_errors(str(self._root / path)):
@@ -148,6 +158,11 @@ class _Remote(Store):
             content: bytes = self._files.cat_file(self._at(path))
             return content
         return None
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[BinaryIO]:
+        with self._errors(path), self._files.open(self._at(path), "rb") as file:
+            yield file
 
     def put(self, draft: Path, path: str) -> None:
         whole = self._at(path)

@@ -62,6 +62,7 @@ class Table:
           whole, because its rows change all the time
     by_spider: has a partition for each spider
     is_log:    rows are only added, so a day with as many rows as before is unchanged
+    key:       fields of which `_id` consists, separated by spaces; empty if it has a column
     """
 
     name: str
@@ -70,6 +71,7 @@ class Table:
     time: str | None = None
     by_spider: bool = True
     is_log: bool = False
+    key: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -252,7 +254,14 @@ TABLES = {
     table.name: table
     for table in (
         Table("visits", "a visit", _VISITS, time="at", is_log=True),
-        Table("versions", "a content of a page or post", _VERSIONS, time="at", is_log=True),
+        Table(
+            "versions",
+            "a content of a page or post",
+            _VERSIONS,
+            time="at",
+            is_log=True,
+            key=("spider", "target", "content_hash"),
+        ),
         Table("posts", "an item or feed post with its current content", _POSTS, time="first_seen"),
         Table("targets", "a URL or cell that Freshet visits", _TARGETS),
         Table("feeds", "the state of a feed", _FEEDS),
@@ -283,6 +292,29 @@ def values_of(column: Column, documents: Sequence[Document]) -> list[Any]:
         return [convert(value) for value in values]
     except (ValueError, TypeError, OverflowError):
         raise _invalid(column, documents, values, convert) from None
+
+
+def document_of(table: Table, row: Mapping[str, Any]) -> Document:
+    """Return the document of a log that gives a row of an export, with its `_id`.
+
+    row: values by column, as JSON or CSV has them. Raises ValueError for invalid values.
+    """
+    document: Document = {}
+    for column in table.columns:
+        if (value := row[column.name]) is None:
+            continue
+        value = _PARSERS[column.kind](value) if isinstance(value, str) else value
+        head, dot, tail = column.path.partition(".")
+        if dot or column.kind is Kind.JSON:
+            # A title is also in the JSON, where it has its own type.
+            document[head] = document.get(head, {}) | ({tail: value} if dot else value)
+        else:
+            document[head] = value
+    if "_id" in document:
+        document["_id"] = ObjectId(document["_id"])
+    else:
+        document["_id"] = " ".join(document[name] for name in table.key)
+    return document
 
 
 def as_json(value: Any) -> str:
@@ -368,6 +400,18 @@ def _as_fields(value: Any) -> Any:
     return value
 
 
+# Parsers of texts by the kind of their column.
+_PARSERS: dict[Kind, Callable[[str], Any]] = {
+    Kind.TEXT: str,
+    Kind.NAME: str,
+    Kind.ID: str,
+    Kind.TIME: lambda text: datetime.fromisoformat(text).replace(tzinfo=None),
+    Kind.INTEGER: int,
+    Kind.NUMBER: float,
+    Kind.BOOLEAN: lambda text: text == "true",
+    Kind.TEXTS: json.loads,
+    Kind.JSON: json.loads,
+}
 _NONE = type(None)
 # By kind: the conversion of a value, and the types of values that need none.
 _CONVERTERS: dict[Kind, tuple[Callable[[Any], Any], set[type] | None]] = {

@@ -14,7 +14,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import ASCENDING
 
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, in_batches
 
 # Maximum number of documents in a batch; the server also limits a batch to 16 MB.
 BATCH = 10_000
@@ -89,6 +89,22 @@ async def count_by_day(
             if count:
                 counts[start.date()] = count
             start = until
+
+
+async def count_after(db: Database, collection: str, span: Span, time: str) -> int:
+    """Return the number of documents of a span after a time in ISO format, by an index only."""
+    assert span.time is not None
+    later = {span.time: {"$gt": datetime.fromisoformat(time)}}
+    return await db[collection].count_documents({"$and": [span.query, later]})
+
+
+async def stored_keys(db: Database, collection: str, keys: Sequence[Any]) -> set[Any]:
+    """Return those of some `_id`s that are stored."""
+    stored: set[Any] = set()
+    for some in in_batches(keys, BATCH):
+        cursor = db[collection].find({"_id": {"$in": some}}, {"_id": 1})
+        stored.update([row["_id"] async for row in cursor])
+    return stored
 
 
 async def read_raw(

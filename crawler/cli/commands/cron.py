@@ -208,7 +208,7 @@ def _crontab_lines(
 
 
 def _every(minutes: int, start: int) -> str:
-    """Return a schedule that repeats every `minutes`, beginning in the minute `start` of an hour."""
+    """Return a schedule that repeats every `minutes`, begun in the minute `start` of an hour."""
     first = start % minutes
     return f"{first}-59/{minutes} * * * *" if first else f"*/{minutes} * * * *"
 

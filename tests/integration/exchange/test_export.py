@@ -123,6 +123,49 @@ def test_export_keeps_pruned_days_and_removes_forgotten_sites(
     assert not list((tmp_path / "out/targets/spider=feeds").iterdir())
 
 
+@pytest.mark.parametrize(
+    "options", [(), ("--format", "jsonl", "--gzip"), ("--format", "csv")], ids=str
+)
+@pytest.mark.parametrize("days", [1, 3])
+def test_rows_pruned_since_the_last_export_stay(
+    days: int, options: tuple[str, ...], freshet: Freshet, crawled: Db, tmp_path: Path
+) -> None:
+    versions = [
+        version("k1", ago(days, 3), title=FORMULA, price=10.5, main_text='a "quoted"\r\ntext,\n'),
+        version("k2", ago(days, 4), links=["https://shop.example/ä", "b,c"], seen=ago(2)),
+        version("k3", ago(days, 4), title="", stock=None, main_text="'"),
+        version("k4", ago(days, 5), title=None, tags=[], count=3),
+        version("k5", ago(days, 6), title=7),
+    ]
+    crawled.versions.insert_many(versions[:4])
+    exported(freshet, "versions", tmp_path / "out", *options)
+    # The newest versions stay, and one is stored after the export.
+    crawled.versions.delete_many({"_id": {"$in": [row["_id"] for row in versions[:3]]}})
+    crawled.versions.insert_one(versions[4])
+    report = exported(freshet, "versions", tmp_path / "out", *options)
+    assert (report["files"], report["rows"]) == (1, 5)
+    after = digests(tmp_path / "out")
+    assert exported(freshet, "versions", tmp_path / "out", *options)["files"] == 0
+    crawled.versions.insert_many(versions[:3])
+    exported(freshet, "versions", tmp_path / "whole", *options)
+    assert digests(tmp_path / "whole") == after, "as if nothing had been pruned"
+
+
+def test_damaged_file_with_pruned_rows_is_reported(
+    freshet: Freshet, crawled: Db, tmp_path: Path
+) -> None:
+    crawled.versions.insert_many([version("k1", ago(1, 3)), version("k2", ago(1, 4))])
+    exported(freshet, "versions", tmp_path, "--format", "jsonl")
+    (path,) = tmp_path.rglob(f"day={ago(1):%Y-%m-%d}/*.jsonl")
+    path.write_bytes(b"{" * path.stat().st_size)
+    crawled.versions.delete_one({"content_hash": "k1"})
+    done = run(freshet, "export", "versions", tmp_path, "--format", "jsonl")
+    assert done.complaint.endswith(f"{path}: damaged. Delete it to write it again")
+    assert not list(tmp_path.rglob("*.draft"))
+    path.unlink()
+    assert exported(freshet, "versions", tmp_path, "--format", "jsonl")["rows"] == 1
+
+
 def test_since_rewrites_days_with_remaining_rows(
     freshet: Freshet, crawled: Db, tmp_path: Path
 ) -> None:

@@ -206,6 +206,35 @@ class FieldHistories:
             self.by[place], self.fields[place],
         )  # fmt: skip
 
+    def of_targets(self, rows: Ints, targets: int) -> FieldHistories:
+        """Return the histories of some of the targets, renumbered. rows: among all `targets`."""
+        place = np.full(targets, -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        own = place[self.row]
+        kept = np.flatnonzero(own >= 0)
+        some = self.of(kept[np.argsort(own[kept], kind="stable")])
+        return replace(some, row=place[some.row])
+
+    @classmethod
+    def joined(cls, parts: Sequence[FieldHistories], targets: Sequence[int]) -> FieldHistories:
+        """Return the histories of all parts. targets: number of targets of each part."""
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("since", "by", "fields")
+        }
+        before = np.cumsum([0, *targets])
+        names_before = np.cumsum([0, *(len(part.names) for part in parts)])
+        counts = np.concatenate([np.diff(part.first) for part in parts])
+        return cls(
+            row=np.concatenate([part.row + n for part, n in zip(parts, before, strict=False)]),
+            names=tuple(name for part in parts for name in part.names),
+            name=np.concatenate(
+                [part.name + n for part, n in zip(parts, names_before, strict=False)]
+            ),
+            first=offsets(counts),
+            **columns,
+        )
+
 
 class FieldPasts(NamedTuple):
     """Hold the histories of k single fields.

@@ -14,12 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from crawler.config import Config
 from crawler.errors import ConfigError, NoTargets
+from crawler.planning import silence
 from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
 from crawler.planning.engines import PIECES, Engine
 from crawler.planning.options import (
@@ -58,7 +60,8 @@ from crawler.planning.replan import (
 )
 from crawler.planning.replan_report import ReplanReport
 from crawler.planning.visit_log import files_of, read_visits, with_histories
-from crawler.storage import histories, plans, sites, targets
+from crawler.storage import alarms, histories, plans, sites, targets
+from crawler.storage.alarms import Silence
 from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
@@ -66,16 +69,17 @@ from crawler.utils.time import Clock
 from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
 from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
-from schedules.estimation.rates import DateCounts
-from schedules.history import Flags, Floats, Ints
-from schedules.population import Columns, Shards, shard_of
+from schedules.estimation.rates import DateCounts, Mixtures
+from schedules.estimation.silence import MAX_SAMPLE as MAX_SILENCE_SAMPLE
+from schedules.estimation.silence import allowed_per_target
+from schedules.history import FieldHistories, Flags, Floats, Histories, Ints
+from schedules.population import Columns, Population, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall
 
 Value = TypeVar("Value")
 # Number of targets in a shard. Such a shard takes a few hundred megabytes in the largest step.
 TARGETS_OF_A_SHARD = 100_000
 OPTIMAL = POLICIES[0]
-NO_SILENCES = "a replan in shards does not check for silent targets. Run scrapy silence --check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +227,6 @@ class _Replan:
 
         stored, dated = common.stored, common.reliable_dates
         document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
-        if config.silence_false_alarms_per_week:
-            document["warnings"].append(NO_SILENCES)
         moved = figures.updated
         if not dry_run:
             say(f"writing {moved:,} of {figures.targets:,} plans")
@@ -233,6 +235,13 @@ class _Replan:
                 writing = partial(shards.each, stage, place, reference, price, effect)
                 moved = sum(await asyncio.to_thread(writing))
             await plans.activate_staged(db, staged, moved)
+            if config.silence_false_alarms_per_week:
+                say("checking for silent targets")
+                silent = await asyncio.to_thread(
+                    silences_of_shards, shards, counts, config.silence_false_alarms_per_week
+                )
+                spiders = [site.name for site in common.stored]
+                await alarms.record_silences(db, spiders, silent, now)
         seconds = round(time.perf_counter() - began, 3)
         return replan_report(document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run)
 
@@ -291,11 +300,38 @@ def _budget(
     )
 
 
+def silences_of_shards(shards: Shards, counts: Ints, false_alarms_per_week: float) -> list[Silence]:
+    """Return silent pages and fields, and sites with many of them, as `silences_of` does.
+
+    counts: (h,) number of targets of each shard
+    """
+    mixtures: Mixtures = shards.one(0, itemgetter("mixtures"))
+    step = silence.step_of(sum(shards.each(count_fields)))
+    own = [(int(rows),) for rows in first_rows(counts, MAX_SILENCE_SAMPLE)]
+    samples = shards.each(sample_of_silence, step, own=own)
+    pages, of_pages, fields, of_fields = zip(*samples, strict=True)
+    allowed = allowed_per_target(false_alarms_per_week, int(counts.sum()))
+    model = silence.Model.of(
+        Population.joined(pages), Histories.joined(of_pages), mixtures, allowed
+    )
+    field_model = None
+    if number := sum(map(len, fields)):
+        allowed = allowed_per_target(false_alarms_per_week, number * step)
+        field_model = silence.Model.of(
+            Population.joined(fields), Histories.joined(of_fields), mixtures, allowed
+        )
+    rated = shards.each(rate_shard, model, field_model)
+    silent = silence.alarms_of(silence.joined(own for own, _ in rated))
+    return silent + silence.alarms_of(silence.joined(own for _, own in rated), silent)
+
+
 def read_targets(
     count: int, place: Place, spiders: Sequence[str] | None, ids: Document
 ) -> list[Watched]:
     """Read a range of targets, and divide them among `count` shards."""
     watched = place.run(lambda db: histories.read_range(db, place.now, spiders, ids))
+    if not place.config.silence_false_alarms_per_week:
+        watched = replace(watched, fields=FieldHistories.none())
     number = shard_of(watched.key, count)
     pieces = [watched.of(np.flatnonzero(number == shard)) for shard in range(count)]
     # The number of truncated histories is known only for the whole range: count it once.
@@ -339,7 +375,8 @@ def describe(
             db, watched, common.stored, common.reliable_dates, place.config, hours, groups
         )
     )
-    # Later steps need neither the dates nor a second copy of the histories.
+    columns["found"] = watched.histories.of(watched.fields.row)
+    # Later steps need neither the dates nor a second copy of the other histories.
     nothing = watched.histories.of(np.zeros(0, np.int64))
     columns["watched"] = replace(watched, histories=nothing, stated=nothing.after)
     columns["common"], columns["fixed"] = common, gathered.fixed
@@ -371,6 +408,40 @@ def stage(columns: Columns, place: Place, plan: Document, price: float, effect: 
     batches = _replan(columns, price, effect, place.now).batches(by_id=True)
     longest = timedelta(hours=longest_interval(place.config, feeds=False))
     return place.run(lambda db: plans.stage(db, plan, batches, longest))
+
+
+def count_fields(columns: Columns) -> int:
+    """Return the number of targets of a shard with changes of fields."""
+    return len(columns["watched"].fields)
+
+
+def sample_of_silence(
+    columns: Columns, step: int, rows: int
+) -> tuple[Population, Histories, Population, Histories]:
+    """Return the first targets of a shard, and the fields of every `step`th target with fields."""
+    watches = _watches(columns)
+    first = np.arange(rows)
+    pages = watches.population.of(first), watches.histories.of(first)
+    return *pages, *watches.sample_of_fields(step)
+
+
+def rate_shard(
+    columns: Columns, model: silence.Model, of_fields: silence.Model | None
+) -> tuple[silence.SilentByKind, silence.SilentByKind]:
+    """Return the silent targets of a shard, and those with silent fields."""
+    watches = _watches(columns)
+    if not len(watches.ids):
+        return {}, {}
+    fields = {} if of_fields is None else silence.silent_fields(watches, of_fields)
+    return silence.silent_targets(watches, model), fields
+
+
+def _watches(columns: Columns) -> silence.Watches:
+    watched = columns["watched"]
+    return silence.Watches(
+        watched.ids, watched.spiders, watched.spider, columns["population"], columns["histories"],
+        watched.fields, columns["found"],
+    )  # fmt: skip
 
 
 def _replan(columns: Columns, price: float, effect: Effect, now: datetime) -> Replan:

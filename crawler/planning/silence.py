@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -16,12 +18,14 @@ from crawler.planning.population import Gathered, are, gather
 from crawler.storage import alarms, histories
 from crawler.storage.alarms import MAX_ALARMS, Silence
 from crawler.storage.client import Database
+from crawler.storage.columns import Texts
 from crawler.storage.targets import EPOCH
 from crawler.utils.text import amount, count
 from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import (
     MIN_BURSTS,
+    Calibration,
     Silences,
     allowed_per_target,
     calibrated,
@@ -29,9 +33,8 @@ from schedules.estimation.silence import (
     fit_gaps,
     rate_silences,
     shared_from,
-    silences,
 )
-from schedules.history import FieldPasts, Ints, field_pasts
+from schedules.history import FieldHistories, FieldPasts, Floats, Histories, Ints, field_pasts
 from schedules.population import Population
 
 # Pages whose fields are rated together, and pages from whose fields the model is estimated.
@@ -81,133 +84,221 @@ def silences_of(
 
     fitted: weekly profiles of the sites, if they are known and all targets are of one kind
     """
-    feeds = are(gathered.watched, Kind.FEED)
+    every, is_feed = Watches.of(gathered), are(gathered.watched, Kind.FEED)
     silent: list[Silence] = []
-    for rows, combined in ((np.flatnonzero(feeds), False), (np.flatnonzero(~feeds), True)):
+    for rows, combined in ((np.flatnonzero(is_feed), False), (np.flatnonzero(~is_feed), True)):
         if not len(rows):
             continue
-        population, past = gathered.population, gathered.histories
-        if len(rows) < len(population):
-            population, past = population.of(rows), past.of(rows)
-        is_fitted = fitted is not None and len(rows) == len(gathered.watched)
-        mixtures = fitted if fitted and is_fitted else site_mixtures(population, past)
-        result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
-        silent += silent_targets(gathered, rows, population, result)
+        some = every if len(rows) == len(is_feed) else every.some(rows)
+        mixtures = fitted
+        if mixtures is None or len(rows) < len(is_feed):
+            mixtures = site_mixtures(some.population, some.histories)
+        allowed = allowed_per_target(false_alarms_per_week, len(rows))
+        model = Model.of(some.population, some.histories, mixtures, allowed, combined=combined)
+        silent += alarms_of(silent_targets(some, model), combined=combined)
         if combined:
-            silent += silent_fields(gathered, mixtures, false_alarms_per_week, silent)
+            step = step_of(len(some.fields))
+            sample = some.sample_of_fields(step)
+            allowed = allowed_per_target(false_alarms_per_week, len(sample[0]) * step)
+            if len(sample[0]):
+                model = Model.of(*sample, mixtures, allowed)
+                silent += alarms_of(silent_fields(some, model), silent)
     return silent
 
 
-def silent_targets(
-    gathered: Gathered, rows: Ints, population: Population, result: Silences
-) -> Iterator[Silence]:
-    """Yield the silences of some targets, and of sites with many silent targets.
+def step_of(pages: int) -> int:
+    """Return the distance between the pages from whose fields the model is estimated."""
+    return 1 + pages // MAX_SAMPLED_PAGES
 
-    rows: rows of the population's targets in `gathered`
+
+class Model(NamedTuple):
+    """Hold what rates silence: weekly profiles, the prior of gaps, the tail of past scores.
+
+    allowed: false alarms per target and week
     """
-    for number in np.flatnonzero(result.shared).tolist():
-        own = np.flatnonzero(result.silent & (population.site == number))
-        rated = int(np.count_nonzero(result.ratings.rated & (population.site == number)))
-        since = _time(result.ratings.since[own].max())
-        expected = _time(result.ratings.expected[own].max())
-        text = (
-            f"{count(len(own), 'page')} of {rated:,} with known gaps stopped changing, the last at "
-            f"{since:%Y-%m-%d %H:%M} UTC"
+
+    mixtures: Mixtures
+    prior: Floats
+    tail: Calibration
+    allowed: float
+
+    @classmethod
+    def of(
+        cls,
+        population: Population,
+        histories: Histories,
+        mixtures: Mixtures,
+        allowed: float,
+        *,
+        combined: bool = True,
+    ) -> Self:
+        """Estimate the model from targets, or from fields. combined: as in `shared_from`."""
+        prior = fit_gaps(population, histories, mixtures)
+        tail = calibrated(population, histories, mixtures, prior, allowed, combined=combined)
+        return cls(mixtures, prior, tail, allowed)
+
+    def rated(self, population: Population, histories: Histories) -> Silences:
+        """Return the silences of targets, or of fields."""
+        ratings = rate_silences(population, histories, self.mixtures, self.prior)
+        return decided(population, ratings, self.tail, self.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """The n targets to check.
+
+    ids:     (n,) `_id` of each target
+    spiders: names; spider: (n,) their numbers
+    population, histories: input of the plan
+    fields:  changes of the fields of m of the targets
+    found:   histories of these m targets, with the observations that found the changes
+    """
+
+    ids: Texts
+    spiders: tuple[str, ...]
+    spider: NDArray[np.int32]
+    population: Population
+    histories: Histories
+    fields: FieldHistories
+    found: Histories
+
+    @classmethod
+    def of(cls, gathered: Gathered) -> Self:
+        """Return all targets of a plan's input."""
+        watched = gathered.watched
+        return cls(
+            watched.ids, watched.spiders, watched.spider, gathered.population, gathered.histories,
+            watched.fields, watched.histories.of(watched.fields.row),
+        )  # fmt: skip
+
+    def some(self, rows: Ints) -> Self:
+        """Return some of the targets, whose rows are ascending."""
+        return replace(
+            self,
+            ids=self.ids.of(rows),
+            spider=self.spider[rows],
+            population=self.population.of(rows),
+            histories=self.histories.of(rows),
+            fields=self.fields.of_targets(rows, len(self.ids)),
+            found=self.found.of(np.flatnonzero(np.isin(self.fields.row, rows))),
         )
-        spider, chance = gathered.watched.spiders[number], float(result.chance[own].max())
-        yield Silence(spider, "", since, expected, chance, text)
-    single = np.flatnonzero(result.silent & ~result.shared[population.site])
-    for i in single[np.argsort(result.chance[single])][:MAX_ALARMS].tolist():
-        yield _of_target(gathered, result, int(rows[i]), i)
+
+    def fields_of(self, rows: Ints) -> FieldPasts:
+        """Return the fields of some of the m targets, each with its own history."""
+        stored = self.fields.of(rows)
+        past = self.histories.of(stored.row)
+        return field_pasts(stored, self.found.of(rows), past, MIN_BURSTS)
+
+    def sample_of_fields(self, step: int) -> tuple[Population, Histories]:
+        """Return the fields of every `step`th of the m targets."""
+        sample = self.fields_of(np.arange(0, len(self.fields), step))
+        return self.population.of(sample.row), sample.histories
 
 
-def silent_fields(
-    gathered: Gathered,
-    mixtures: Mixtures,
-    false_alarms_per_week: float,
-    others: Sequence[Silence],
-) -> list[Silence]:
-    """Return the silent fields of pages that are not silent, and those of whole sites.
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The silent targets of a site, or those with the same silent field.
 
-    Each field of a page is rated like a page, by its own changes. The prior and the threshold are
-    estimated from a sample, and the fields are rated in parts, so that memory is bounded.
-
-    mixtures: weekly profiles of the sites
-    others:   silences of pages and sites, which include those of their fields
+    rated:  number of targets with known gaps
+    number: number of silent ones
+    since, expected_at, chance: the highest of all silent ones
+    worst:  the least probable ones, at most MAX_ALARMS
     """
-    stored = gathered.watched.fields
-    step = 1 + len(stored) // MAX_SAMPLED_PAGES
-    sample = _fields_of(gathered, np.arange(0, len(stored), step))
-    if not len(sample.row):
-        return []
-    population = gathered.population.of(sample.row)
-    prior = fit_gaps(population, sample.histories, mixtures)
-    allowed = allowed_per_target(false_alarms_per_week, len(sample.row) * step)
-    tail = calibrated(population, sample.histories, mixtures, prior, allowed)
-    silent: defaultdict[tuple[str, str], list[Silence]] = defaultdict(list)
-    rated: Counter[tuple[str, str]] = Counter()
-    for begin in range(0, len(stored), PAGES_AT_ONCE):
-        rows = np.arange(begin, min(begin + PAGES_AT_ONCE, len(stored)))
-        some = _fields_of(gathered, rows)
-        population = gathered.population.of(some.row)
-        ratings = rate_silences(population, some.histories, mixtures, prior)
-        result = decided(population, ratings, tail, allowed)
-        kinds, counts = _kinds_of(gathered, some, np.flatnonzero(ratings.rated))
-        for kind, n in zip(kinds, counts, strict=True):
-            rated[kind] += n
-        for i in np.flatnonzero(result.silent).tolist():
-            ((kind,), _) = _kinds_of(gathered, some, np.array([i]))
-            silent[kind].append(_of_target(gathered, result, int(some.row[i]), i, kind[1]))
-    covered = {(each.spider, each.target) for each in others}
-    return [
-        each
-        for of_site, alarms_of_field in silent.items()
-        for each in _combined(alarms_of_field, rated[of_site], covered)
-    ]
 
+    rated: int = 0
+    number: int = 0
+    since: datetime = EPOCH
+    expected_at: datetime = EPOCH
+    chance: float = 0.0
+    worst: tuple[Silence, ...] = ()
 
-def _fields_of(gathered: Gathered, rows: Ints) -> FieldPasts:
-    stored = gathered.watched.fields.of(rows)
-    own = gathered.watched.histories.of(stored.row)
-    return field_pasts(stored, own, gathered.histories.of(stored.row), MIN_BURSTS)
-
-
-def _kinds_of(
-    gathered: Gathered, past: FieldPasts, rows: Ints
-) -> tuple[list[tuple[str, str]], list[int]]:
-    """Return the sites and names of some fields, and the number of each; a pair may repeat."""
-    names, spiders = gathered.watched.fields.names, gathered.watched.spiders
-    columns = (gathered.watched.spider[past.row], past.name, past.bit)
-    distinct, counts = np.unique(np.stack([c[rows] for c in columns]), axis=1, return_counts=True)
-    kinds = [(spiders[spider], names[name][bit]) for spider, name, bit in distinct.T.tolist()]
-    return kinds, counts.tolist()
-
-
-def _combined(
-    silent: list[Silence], rated: int, covered: Container[tuple[str, str]]
-) -> list[Silence]:
-    """Return the alarms of one field of a site: one for all pages if there are many.
-
-    rated: number of pages on which the field has known gaps   covered: see `silent_fields`
-    """
-    first = silent[0]
-    if (first.spider, "") in covered:
-        return []
-    if len(silent) >= int(shared_from(np.array([rated]))[0]):
-        since = max(each.since for each in silent)
-        text = (
-            f"{first.field} of {count(len(silent), 'page')} of {rated:,} with known gaps stopped "
-            f"changing, the last at {since:%Y-%m-%d %H:%M} UTC"
+    def joined(self, other: Silent) -> Silent:
+        """Return the silent targets of both."""
+        worst = sorted((*self.worst, *other.worst), key=lambda each: each.chance)
+        return Silent(
+            self.rated + other.rated,
+            self.number + other.number,
+            max(self.since, other.since),
+            max(self.expected_at, other.expected_at),
+            max(self.chance, other.chance),
+            tuple(worst[:MAX_ALARMS]),
         )
-        expected = max(each.expected_at for each in silent)
-        chance = max(each.chance for each in silent)
-        return [Silence(first.spider, "", since, expected, chance, text, first.field)]
-    own = [each for each in silent if (each.spider, each.target) not in covered]
-    return sorted(own, key=lambda each: each.chance)[:MAX_ALARMS]
 
 
-def _of_target(gathered: Gathered, result: Silences, row: int, i: int, field: str = "") -> Silence:
-    spider, _, url = gathered.watched.ids[row].partition(" ")
+# By the name of a spider, and of a field; "" for whole targets.
+SilentByKind = dict[tuple[str, str], Silent]
+
+
+def joined(parts: Iterable[SilentByKind]) -> SilentByKind:
+    """Return the silent targets of all parts."""
+    result: SilentByKind = {}
+    for part in parts:
+        for kind, silent in part.items():
+            result[kind] = result.get(kind, Silent()).joined(silent)
+    return result
+
+
+def silent_targets(watches: Watches, model: Model) -> SilentByKind:
+    """Return the silent targets of each site."""
+    result = model.rated(watches.population, watches.histories)
+    kinds = [(spider, "") for spider in watches.spiders]
+    rows = np.arange(len(watches.ids))
+    return _by_kind(watches, result, rows, watches.spider.astype(np.int64), kinds)
+
+
+def silent_fields(watches: Watches, model: Model) -> SilentByKind:
+    """Return the targets with silent fields, by site and field.
+
+    Each field of a page is rated like a page, by its own changes, in parts, so that memory is
+    bounded.
+    """
+    parts: list[SilentByKind] = []
+    for begin in range(0, len(watches.fields), PAGES_AT_ONCE):
+        rows = np.arange(begin, min(begin + PAGES_AT_ONCE, len(watches.fields)))
+        past = watches.fields_of(rows)
+        if not len(past.row):
+            continue
+        columns = np.stack([watches.spider[past.row], past.name, past.bit])
+        distinct, kind = np.unique(columns, axis=1, return_inverse=True)
+        names = watches.fields.names
+        kinds = [(watches.spiders[n], names[name][bit]) for n, name, bit in distinct.T.tolist()]
+        result = model.rated(watches.population.of(past.row), past.histories)
+        parts.append(_by_kind(watches, result, past.row, kind.reshape(-1), kinds))
+    return joined(parts)
+
+
+def _by_kind(
+    watches: Watches, result: Silences, row: Ints, kind: Ints, kinds: Sequence[tuple[str, str]]
+) -> SilentByKind:
+    """Return the silent ones among k targets or fields, by their kinds, which may repeat.
+
+    row: (k,) rows of their targets   kind: (k,) numbers of `kinds`
+    """
+    rated = np.bincount(kind[result.ratings.rated], minlength=len(kinds))
+    silent = np.flatnonzero(result.silent)
+    parts: list[SilentByKind] = []
+    for number in np.flatnonzero(rated).tolist():
+        own = silent[kind[silent] == number]
+        part = Silent(int(rated[number]))
+        if len(own):
+            worst = own[np.argsort(result.chance[own])][:MAX_ALARMS].tolist()
+            part = Silent(
+                part.rated,
+                len(own),
+                _time(result.ratings.since[own].max()),
+                _time(result.ratings.expected[own].max()),
+                float(result.chance[own].max()),
+                tuple(_of_target(watches, result, int(row[i]), i, kinds[number]) for i in worst),
+            )
+        parts.append({kinds[number]: part})
+    return joined(parts)
+
+
+def _of_target(
+    watches: Watches, result: Silences, row: int, i: int, kind: tuple[str, str]
+) -> Silence:
+    spider, field = kind
+    url = watches.ids[row].removeprefix(f"{spider} ")
     since, expected = _time(result.ratings.since[i]), _time(result.ratings.expected[i])
     chance = float(result.chance[i])
     text = (
@@ -216,6 +307,32 @@ def _of_target(gathered: Gathered, result: Silences, row: int, i: int, field: st
     )
     text = f"{field}: {text}" if field else text
     return Silence(spider, url, since, expected, chance, text, field)
+
+
+def alarms_of(
+    silent: SilentByKind, others: Sequence[Silence] = (), *, combined: bool = True
+) -> list[Silence]:
+    """Return an alarm for each silent target or field, or one for all of a site with many of them.
+
+    others:   alarms of whole pages and sites, which include those of their fields
+    combined: as in `shared_from`
+    """
+    covered = {(each.spider, each.target) for each in others}
+    raised: list[Silence] = []
+    for (spider, field), every in silent.items():
+        if not every.number or (spider, "") in covered:
+            continue
+        if every.number < shared_from(np.array([every.rated]), combined=combined)[0]:
+            raised += [each for each in every.worst if (spider, each.target) not in covered]
+            continue
+        text = (
+            f"{count(every.number, 'page')} of {every.rated:,} with known gaps stopped changing, "
+            f"the last at {every.since:%Y-%m-%d %H:%M} UTC"
+        )
+        text = f"{field} of {text}" if field else text
+        own = every.since, every.expected_at, every.chance
+        raised.append(Silence(spider, "", *own, text, field))
+    return raised
 
 
 def _time(hours: float) -> datetime:

@@ -125,13 +125,14 @@ class Watched:
         return len(self.ids)
 
     def of(self, rows: Ints) -> Watched:
-        """Return some of the targets, without changes of fields; `ahead` still counts all."""
+        """Return some of the targets; `ahead` still counts all."""
         histories = self.histories.of(rows)
         stated = self.stated[places_of(rows, self.histories.first)[1]]
         per_target = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(
-            self, ids=self.ids.of(rows), histories=histories, fields=FieldHistories.none(),
-            stated=stated, schedules=self.schedules.of(rows), **per_target,
+            self, ids=self.ids.of(rows), histories=histories,
+            fields=self.fields.of_targets(rows, len(self)), stated=stated,
+            schedules=self.schedules.of(rows), **per_target,
         )  # fmt: skip
 
     def renamed(
@@ -147,10 +148,7 @@ class Watched:
 
     @classmethod
     def joined(cls, parts: Sequence[Watched]) -> Watched:
-        """Return all targets of parts, with the names in alphabetical order.
-
-        Without changes of fields, as plans do not depend on them.
-        """
+        """Return all targets of parts, with the names in alphabetical order."""
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_TARGET
         }
@@ -166,7 +164,7 @@ class Watched:
         return cls(
             ids=ids.finish(),
             histories=Histories.joined([part.histories for part in parts]),
-            fields=FieldHistories.none(),
+            fields=FieldHistories.joined([part.fields for part in parts], list(map(len, parts))),
             stated=np.concatenate([part.stated for part in parts]),
             schedules=Schedules.joined([part.schedules for part in parts]),
             ahead=sum(part.ahead for part in parts),

@@ -16,7 +16,8 @@ from crawler.storage.schema import prepare
 from tests.bench.planned import target_row, visit_rows
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
-from tests.integration.known_pages import NOW, clock, never_seen, on, page, put, spread
+from tests.integration.known_pages import HOUR, NOW, clock, never_seen, on, page, put, spread
+from tests.integration.planning.test_silence import SHOP, regular, shop, shop_of_fields
 
 Stored = tuple[Db, str]
 pytestmark = [pytest.mark.usefixtures("warm"), pytest.mark.soak]
@@ -85,6 +86,39 @@ def test_processes_give_the_same_plan_as_one_process(
     again = planned(freshet, *PROCESSES)
     assert (again["updated"], again["budget_kept"]) == (0, True)
     assert schedules(db) == plan
+
+
+def test_processes_raise_the_same_alarms_as_one_process(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    # A few silent pages and many silent fields of one site, and many silent pages of the other.
+    rows = shop_of_fields(stopped=20)
+    rows[30:32] = shop(stopped=32)[30:32]
+    news = [page(f"https://news.example/{i}", regular(8 if i < 20 else 21), spider="news",
+                 visited_at=NOW - HOUR) for i in range(60)]  # fmt: skip
+    put(db, uri, [*rows, *news])
+
+    def raised(*engine: object) -> list[Row]:
+        db.alarms.delete_many({})
+        report = planned(freshet, "--budget", "200/day", *engine)
+        assert not [text for text in report["warnings"] if "silent" in text]
+        alarms = list(db.alarms.find({"ended_at": None}, {"at": 0}).sort("_id"))
+        return [row | {"chance": round(row["chance"], 6)} for row in alarms]
+
+    expected = raised()
+    found = sorted((row["spider"], row["target"], row.get("field", "")) for row in expected)
+    assert found == [
+        ("news", "", ""), ("shop", "", "stock"), ("shop", f"{SHOP}/30", ""),
+        ("shop", f"{SHOP}/31", ""),
+    ]  # fmt: skip
+    for shards in (1, 5):
+        assert raised(*PROCESSES, "--shards", shards) == expected
+    raised(*PROCESSES, "--dry-run")
+    assert db.alarms.count_documents({}) == 0
+    # Alarms end if their cause is gone.
+    put_again = shop_of_fields(stopped=0)
+    db.targets.delete_many({"spider": "shop"})
+    db.targets.insert_many(put_again)
+    assert [row["spider"] for row in raised(*PROCESSES, "--shards", 3)] == ["news"]
 
 
 @pytest.fixture

@@ -386,7 +386,7 @@ async def _carry_out(
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
         mixtures = replan.plan.estimates.mixtures if isinstance(replan.plan, Plan) else None
-        silences = store_silences(db, config, task.gathered, now, mixtures)
+        silences = store_silences(db, config, task.gathered, now, task.part.spiders, mixtures)
         finding_silences = asyncio.ensure_future(silences)
         try:
             await plans.activate(db, replan.document, replan.batches(), longest)

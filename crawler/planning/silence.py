@@ -53,9 +53,10 @@ async def check_silences(
         raise ConfigError(OFF)
     watched = await histories.read(db, now, spiders)
     if not len(watched):
+        await alarms.record_silences(db, spiders, [], now)
         raise ConfigError("no targets to check. Run scrapy crawl to discover them.")
     hours = (now - EPOCH) / timedelta(hours=1)
-    return await store_silences(db, config, await gather(db, watched, config, hours), now)
+    return await store_silences(db, config, await gather(db, watched, config, hours), now, spiders)
 
 
 async def store_silences(
@@ -63,10 +64,12 @@ async def store_silences(
     config: Config,
     gathered: Gathered,
     now: datetime,
+    spiders: Sequence[str],
     mixtures: Mixtures | None = None,
 ) -> int:
     """Store the alarms of all targets of a plan's input; return the number of new ones.
 
+    spiders:  all spiders of the plan; the alarms of those without watched targets end
     mixtures: weekly profiles of the sites, if a plan for the same targets has fitted them
     """
     if not config.silence_false_alarms_per_week:
@@ -74,7 +77,7 @@ async def store_silences(
     # Run in a thread, because a replan stages its plans at the same time.
     allowed = config.silence_false_alarms_per_week
     silent = await asyncio.to_thread(silences_of, gathered, allowed, mixtures)
-    return await alarms.record_silences(db, gathered.watched.spiders, silent, now)
+    return await alarms.record_silences(db, spiders, silent, now)
 
 
 def silences_of(

@@ -153,6 +153,13 @@ async def record_broken(db: Database, spider: str, visits: int, now: datetime) -
     return new
 
 
+async def end_of_target(db: Database, key: str, now: datetime) -> None:
+    """End the open alarms of a target by its `_id`; those of its whole site stay open."""
+    spider, _, url = key.partition(" ")
+    query: Document = OPEN | {"spider": spider, "target": url}
+    await db.alarms.update_many(query, {"$set": {"ended_at": now}})
+
+
 async def _end_others(db: Database, query: Document, current: list[str], now: datetime) -> None:
     """End the open alarms of a query, except the current ones, and delete old ones."""
     ended: Document = {"$set": {"ended_at": now}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from crawler.storage import runs
+from crawler.storage import alarms, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import HOUR_MILLISECONDS, MUTED
 from crawler.utils.time import NEVER
@@ -41,12 +41,13 @@ async def make_due(db: Database, key: str, now: datetime) -> bool:
 async def mute(db: Database, key: str, now: datetime) -> bool:
     """Stop the visits of a target until `unmute`; return False if it is already muted.
 
-    The budget of its visits goes to other targets with the next replan. A visit that is in progress
-    is not stored.
+    Its alarms end, and the budget of its visits goes to other targets with the next replan. A visit
+    that is in progress is not stored.
     """
     state: Document = {"muted_at": now, "next_visit": NEVER}
     unmuted: Document = {"_id": key, "muted_at": {"$exists": False}}
     done = await db.targets.update_one(unmuted, {"$set": state, "$inc": {"fence": 1}})
+    await alarms.end_of_target(db, key, now)
     return done.matched_count == 1
 
 

@@ -193,6 +193,31 @@ def test_forgetting_a_page_deletes_its_alarms(stored: Stored, freshet: Freshet) 
     assert stored[0].alarms.count_documents({}) == 0
 
 
+@pytest.mark.parametrize("replans", [False, True])
+def test_alarms_of_a_site_without_watched_pages_end(
+    replans: bool, stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    news = [page(f"https://news.example/{i}", regular(), spider="news") for i in range(60)]
+    put(db, uri, [*shop(stopped=1), *news])
+    assert len(check(freshet, "--check")) == 1
+    db.targets.update_many({"spider": "shop"}, {"$set": {"gone": True}})
+    if replans:
+        assert run(freshet, "replan", "--budget", "60/day", hours=clock()).code == 0
+        assert check(freshet) == []
+    else:
+        assert check(freshet, "--check") == []
+
+
+def test_muting_a_page_ends_its_alarms(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop(stopped=2))
+    assert len(check(freshet, "--check")) == 2
+    assert run(freshet, "targets", "mute", f"{SHOP}/0", hours=clock()).code == 0
+    assert [alarm["target"] for alarm in check(freshet)] == [f"{SHOP}/1"]
+    assert run(freshet, "targets", "unmute", f"{SHOP}/0", hours=clock()).code == 0
+    assert len(check(freshet, "--check")) == 2
+
+
 def test_alarms_are_bounded_and_expire_after_a_year(
     stored: Stored,
 ) -> None:

@@ -44,10 +44,15 @@ ATTEMPT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed. retry_after: delay that the receiver requests; None: none."""
+    """Why an attempt failed.
+
+    retry_after: delay that the receiver requests; None: none
+    accepted:    receivers of the channel that have the message; the next attempt leaves them out
+    """
 
     reason: str
     retry_after: timedelta | None = None
+    accepted: tuple[str, ...] = ()
 
 
 class Outlet(Protocol):
@@ -260,7 +265,10 @@ class Deliverer:
                 result.reason = failure.reason
             else:
                 again = outlet.open_from(max(again, now + (failure.retry_after or timedelta())))
-            store = partial(outbox.record_failure, self._db, bundle, failure.reason, again, now)
+            store = partial(
+                outbox.record_failure, self._db, bundle, failure.reason, again, now,
+                failure.accepted,
+            )  # fmt: skip
             await self._patience.read(store)
         return len(bundles) - len(accepted)
 
@@ -311,10 +319,13 @@ class ChannelOutlet:
         """Send a bundle; return the failure, or None if the channel accepted it."""
         try:
             message = message_in(bundle, self.channel, self.grouping, self.web_url)
-            await delivery.send(self.channel, message, ATTEMPT_SECONDS, self.private_hosts)
+            await delivery.send(
+                self.channel, message, ATTEMPT_SECONDS, self.private_hosts, bundle.accepted
+            )
         except DeliveryFailed as error:
-            wait = error.retry_after_seconds
-            return Failure(error.reason, None if wait is None else timedelta(seconds=wait))
+            seconds = error.retry_after_seconds
+            wait = None if seconds is None else timedelta(seconds=seconds)
+            return Failure(error.reason, wait, error.accepted)
         return None
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:

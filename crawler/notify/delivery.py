@@ -7,6 +7,7 @@ Every attempt ends within its time limit, reads a bounded answer, verifies certi
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
@@ -39,6 +40,7 @@ MAX_HEAD_BYTES = 16_384
 # Threads of emails and Apprise for one receiver: nothing can end a thread that a service keeps
 # waiting, and a service that hangs must not take the threads of others.
 MAX_THREADS = 16
+DIGEST_CHARACTERS = 32
 USER_AGENT = "Freshet (notifications)"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -47,12 +49,19 @@ class DeliveryFailed(Exception):
     """Raised if an attempt to send a message failed; `reason` is one line without secrets.
 
     retry_after_seconds: delay that the receiver requests; None: none
+    accepted: digests of the channel's URLs that have the message; the next attempt leaves them out
     """
 
-    def __init__(self, reason: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        retry_after_seconds: float | None = None,
+        accepted: Collection[str] = (),
+    ) -> None:
         shown = " ".join(_CONTROL.sub(" ", reason[: 10 * MAX_REASON_CHARACTERS]).split())
         self.reason = shown[:MAX_REASON_CHARACTERS]
         self.retry_after_seconds = retry_after_seconds
+        self.accepted = tuple(sorted(accepted))
         super().__init__(self.reason)
 
 
@@ -61,6 +70,7 @@ async def send(
     message: Message,
     timeout_seconds: float,
     private_hosts: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> None:
     """Send a message once; raises DeliveryFailed, whose reason has no secrets of the channel.
 
@@ -69,16 +79,22 @@ async def send(
 
     private_hosts: HOST:PORT of webhooks that may be in private networks. An address in the URL of
                    the webhook may be private as well, a host name may not: DNS can change it.
+    accepted:      `DeliveryFailed.accepted` of the attempts before
     """
+    have = set(accepted)
     try:
-        await _send(channel, message, timeout_seconds, private_hosts)
+        await _send(channel, message, timeout_seconds, private_hosts, have)
     except DeliveryFailed as error:
         reason = without_secrets(channel, error.reason)
-        raise DeliveryFailed(reason, error.retry_after_seconds) from error
+        raise DeliveryFailed(reason, error.retry_after_seconds, have) from error
 
 
 async def _send(
-    channel: Channel, message: Message, timeout_seconds: float, private_hosts: Collection[str]
+    channel: Channel,
+    message: Message,
+    timeout_seconds: float,
+    private_hosts: Collection[str],
+    accepted: set[str],
 ) -> None:
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -88,7 +104,7 @@ async def _send(
                 await _send_email(channel.smtp, message, timeout_seconds)
             else:
                 urls = channel.apprise
-                await _in_thread(urls, lambda: _send_by_apprise(urls, message))
+                await _in_thread(urls, lambda: _send_by_apprise(urls, message, accepted))
     except DeliveryFailed:
         raise
     except TimeoutError:
@@ -295,8 +311,11 @@ def _refusals(error: smtplib.SMTPRecipientsRefused) -> str:
     )
 
 
-def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
-    """Send a message to all URLs, one after the other; raises DeliveryFailed if one fails."""
+def _send_by_apprise(urls: tuple[str, ...], message: Message, accepted: set[str]) -> None:
+    """Send a message to all URLs, one after the other; raises DeliveryFailed if one fails.
+
+    accepted: digests of URLs that have the message already; those that accept it are added
+    """
     import apprise
 
     asset = apprise.AppriseAsset(
@@ -305,14 +324,16 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
         # Otherwise Apprise waits in its own threads, which delay the end of the process.
         service_timeout=0,
     )
-    services = apprise.Apprise(asset=asset)
+    services = []
     for position, url in enumerate(urls, start=1):
-        if not services.add(url):
+        service = apprise.Apprise(asset=asset)
+        if not service.add(url):
             scheme = url.partition("://")[0]
             raise DeliveryFailed(
                 f"Apprise does not accept URL {position} ({scheme}://…). "
                 "Compare it with the examples of the service in Apprise's documentation"
             )
+        services.append((hashlib.sha256(url.encode()).hexdigest()[:DIGEST_CHARACTERS], service))
     reasons: list[str] = []
 
     def keep(entry: Any, _service: Any) -> None:
@@ -320,11 +341,18 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
             # The final cut is made after secrets are replaced, so that no secret is split.
             reasons.append(str(entry.message)[: 10 * MAX_REASON_CHARACTERS])
 
-    result = services.notify(
-        body=message.text, title=message.title, body_format="text", log_callback=keep,
-        log_level=logging.WARNING,
-    )  # fmt: skip
-    if not result:
+    has_failed = False
+    for digest, service in services:
+        if digest in accepted:
+            continue
+        if service.notify(
+            body=message.text, title=message.title, body_format="text", log_callback=keep,
+            log_level=logging.WARNING,
+        ):  # fmt: skip
+            accepted.add(digest)
+        else:
+            has_failed = True
+    if has_failed:
         raise DeliveryFailed(f"Apprise: {'; '.join(reasons) or 'the service refused the message'}")
 
 

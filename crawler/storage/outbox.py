@@ -113,6 +113,11 @@ class Bundle:
         """Return the number of attempts so far."""
         return int(self.messages[0]["attempts"])
 
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Return the receivers of the channel that have the bundle, although attempts failed."""
+        return tuple(self.messages[0].get("accepted", ()))
+
     def first_at(self, now: datetime) -> datetime:
         """Return the time of the first attempt; `now` if it is the one in progress."""
         first: datetime | None = self.messages[0].get("first_at")
@@ -340,7 +345,7 @@ async def record_delivered(db: Database, bundles: Sequence[Bundle], now: datetim
         "$set": {"state": str(State.DELIVERED), "delivered_at": now},
         "$inc": {"attempts": 1},
         # Only the id and the times are needed from now on.
-        "$unset": {"reason": "", "data": ""},
+        "$unset": {"reason": "", "data": "", "accepted": ""},
     }
     updates = [UpdateMany(_as_read(bundle), done) for bundle in bundles]
     if updates:
@@ -348,10 +353,21 @@ async def record_delivered(db: Database, bundles: Sequence[Bundle], now: datetim
 
 
 async def record_failure(
-    db: Database, bundle: Bundle, reason: str, again: datetime | None, now: datetime
+    db: Database,
+    bundle: Bundle,
+    reason: str,
+    again: datetime | None,
+    now: datetime,
+    accepted: Sequence[str] = (),
 ) -> None:
-    """Store that an attempt failed. again: time of the next one; None: the messages are dead."""
+    """Store that an attempt failed.
+
+    again:    time of the next one; None: the messages are dead
+    accepted: receivers of the channel that have the bundle
+    """
     state: Document = {"reason": reason[:MAX_REASON_CHARACTERS], "first_at": bundle.first_at(now)}
+    if accepted:
+        state["accepted"] = list(accepted)
     if again is not None:
         state["due"] = again
     else:

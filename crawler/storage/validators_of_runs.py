@@ -292,6 +292,9 @@ RUN_VALIDATORS: dict[str, Document] = {
             "due": time("time of the next attempt"),
             "attempts": count("number of attempts"),
             "first_at": shown("time", "time of the first attempt that failed"),
+            "accepted": shown(
+                "array of strings", "digests of the URLs that accepted it in attempts that failed"
+            ),
             "delivered_at": shown("time", "time when the channel accepted it"),
             "dead_at": shown("time", "time when it became a dead letter"),
             "dropped_at": shown("time", "time when it was dropped"),

@@ -13,13 +13,13 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.deliverer import Delivered, Deliverer
+from crawler.notify.deliverer import Delivered, Deliverer, Failure
 from crawler.notify.dispatch import preview, run_round
 from crawler.notify.expansion import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened
 from crawler.storage.leases import Lease
-from crawler.storage.outbox import Grouping
+from crawler.storage.outbox import Bundle, Grouping
 from tests.integration.harness import Db
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit
 
@@ -60,6 +60,30 @@ def test_crash_before_unmarking_repeats_no_message(stored: tuple[Db, str]) -> No
     database.visits.update_many({}, {"$set": {"notify": True}})
     assert in_database(uri, lambda db: expand_all(db, rule_set("phone"))) == 0
     assert database.outbox.count_documents({}) == 1
+
+
+def test_receivers_that_have_a_message_are_stored_for_the_next_attempt(
+    stored: tuple[Db, str],
+) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0))
+    seen: list[tuple[str, ...]] = []
+
+    class Team(Outlet):
+        async def send(self, bundle: Bundle) -> Failure | None:
+            seen.append(bundle.accepted)
+            return Failure("two failed", accepted=("one",)) if len(seen) == 1 else None
+
+    async def work(db: Database) -> None:
+        await expand_all(db, rule_set("phone"))
+        team = Team("phone", pauses=(1.0,))
+        for seconds in (0, 2):
+            await deliver(db, team, after=seconds)
+
+    in_database(uri, work)
+    assert seen == [(), ("one",)]
+    (message,) = database.outbox.find()
+    assert (message["state"], "accepted" in message) == ("delivered", False)
 
 
 def test_several_processes_expand_concurrently(stored: tuple[Db, str]) -> None:

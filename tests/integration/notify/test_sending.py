@@ -387,6 +387,26 @@ def test_apprise_sends_to_each_url(hooks: Hooks) -> None:
     assert (body["title"], body["message"]) == ("shop: changed: Lämp", MESSAGE.text.strip())
 
 
+def test_apprise_sends_again_only_to_urls_that_failed(hooks: Hooks) -> None:
+    urls = [f"json://{hooks.place}/{name}" for name in ("one", "two?rto=9", "three")]
+    three = channel(apprise=urls)
+    broken = {"/two": status(500)}
+    hooks.answers = [
+        lambda request: broken.get(request.path.partition("?")[0], status(204))(request)
+    ]
+    failure = failure_of(three)
+    assert len(failure.accepted) == 2
+    asyncio.run(send(channel(apprise=urls[:1]), MESSAGE, SECONDS, (), failure.accepted))
+    broken["/two"] = hang
+    with pytest.raises(DeliveryFailed) as late:
+        asyncio.run(send(three, MESSAGE, 0.5, (), failure.accepted))
+    assert late.value.accepted == failure.accepted
+    broken.clear()
+    asyncio.run(send(three, MESSAGE, SECONDS, (), late.value.accepted))
+    paths = [path.partition("?")[0] for path, _, _ in hooks.received]
+    assert paths == ["/one", "/two", "/three", "/two", "/two"]
+
+
 def test_apprise_failure_hides_secrets(hooks: Hooks) -> None:
     hooks.answers = [status(404)]
     reason = failure_of(channel(apprise=f"json://{hooks.place}/?password=${{SECRET}}")).reason

@@ -294,7 +294,8 @@ def _email(smtp: Smtp, message: Message) -> EmailMessage:
     email["From"] = smtp.sender
     email["To"] = ", ".join(smtp.to)
     email["Subject"] = one_line(message.title)
-    email["Date"] = format_datetime(message.at)
+    # Not the time of the event: mail programs would list a digest among the emails of last week.
+    email["Date"] = format_datetime(datetime.now(UTC))
     domain = parseaddr(smtp.sender)[1].rpartition("@")[2]
     email["Message-ID"] = f"<{message.id}@{domain}>"
     email["Auto-Submitted"] = "auto-generated"

@@ -317,6 +317,8 @@ def test_email_escapes_headers_and_has_two_parts() -> None:
     )  # fmt: skip
     assert "Bcc" not in email
     assert email["Auto-Submitted"] == "auto-generated"
+    # A digest of last week's events must not be listed among last week's emails.
+    assert abs(email["Date"].datetime - datetime.now(UTC)) < timedelta(minutes=1)
     text, html = email.iter_parts()
     assert text.get_content().startswith("Changed: L")
     assert html.get_content().strip() == "<p>https://shop.example/</p>"

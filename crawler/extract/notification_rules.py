@@ -144,9 +144,12 @@ class Condition:
         return compare(_text(value).strip(), self.text)
 
     def _moves(self, old: Any, new: Any) -> bool:
-        """Return whether a number falls or rises, by at least the given amount."""
+        """Return whether a number falls or rises, by at least the given amount.
+
+        Prices in different currencies do neither.
+        """
         first, last = _number(old), _number(new)
-        if first is None or last is None:
+        if first is None or last is None or len({*_currency(old), *_currency(new)}) > 1:
             return False
         rise = last - first if self.test.startswith("rises") else first - last
         least = self.number or 0.0
@@ -187,6 +190,12 @@ def _number(value: Any) -> float | None:
         return float(value)
     read = read_number(value[:200]) if isinstance(value, str) else None
     return None if read is None else float(read)
+
+
+def _currency(value: Any) -> list[str]:
+    """Return the currency of a price; empty if it has none, and for other values."""
+    currency = value.get("currency") if isinstance(value, Mapping) else None
+    return [currency] if isinstance(currency, str) else []
 
 
 def _text(value: Any) -> str:

@@ -56,6 +56,17 @@ def test_condition_compares_old_and_new_fields(condition: str, holds: bool) -> N
     assert Condition.parse(condition).holds(BEFORE, AFTER) is holds
 
 
+def test_prices_in_different_currencies_neither_fall_nor_rise() -> None:
+    euros, dollars, unknown = (
+        {"price": {"amount": amount, "currency": currency}}
+        for amount, currency in ((20.0, "EUR"), (15.0, "USD"), (10.0, None))
+    )
+    falls, rises = Condition.parse("price falls"), Condition.parse("price rises by 1")
+    assert not falls.holds(euros, dollars)
+    assert not rises.holds(dollars, euros)
+    assert falls.holds(euros, unknown)
+
+
 @pytest.mark.parametrize("condition", ["price falls", "stock changes", "title stops containing x"])
 def test_change_conditions_do_not_hold_for_new_pages(condition: str) -> None:
     assert not Condition.parse(condition).holds(None, AFTER)

@@ -56,7 +56,10 @@ LISTED: Document = dict.fromkeys(
     ),
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
-KNOWN_POST_FIELDS = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
+KNOWN_POST_FIELDS = (
+    "guid", "url", "title", "published", "content_hash", "first_seen", "changed_at", "fence",
+    "visit",
+)  # fmt: skip
 # Collections with URLs of feeds and of the pages of their posts, and the field that has the URL.
 PAGE_COLLECTIONS = {
     "versions": "target",
@@ -332,17 +335,21 @@ async def posts_by_link(
 ) -> dict[str, KnownPost]:
     """Return the stored posts of a feed with the links of these posts, by the new ids.
 
-    For feeds that change the ids of all their posts. Links that several posts share are skipped.
+    For feeds that change the ids of all their posts. Links that several posts share are skipped,
+    and so are stored posts with another title and date: the feed may always link to one page.
     """
     shared = Counter(post.url for post in posts)
-    id_of = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
+    of_link = {post.url: post for post in posts if post.url and shared[post.url] == 1}
     stored: dict[str, KnownPost] = {}
     with_page = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
-    for urls in in_batches(list(id_of), BATCH):
-        for post in await _load_posts(db, target, with_page | {"url": {"$in": urls}}):
-            stored[id_of[post["url"]]] = KnownPost(
-                post["_id"], post["content_hash"], post["first_seen"], post["guid"]
-            )
+    for urls in in_batches(list(of_link), BATCH):
+        for row in await _load_posts(db, target, with_page | {"url": {"$in": urls}}):
+            post = of_link[row["url"]]
+            has_date = post.published is not None and row.get("published") == post.published
+            if has_date or row.get("title") == post.content.get("title"):
+                stored[post.id] = KnownPost(
+                    row["_id"], row["content_hash"], row["first_seen"], row["guid"]
+                )
     return stored
 
 

@@ -126,6 +126,19 @@ def test_posts_with_changed_ids_are_stored_once(
     assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
 
 
+def test_feed_whose_posts_all_link_to_one_page_keeps_them(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for day in range(3):
+        release = post(f"v{day}", link="https://blog.test/download", ago_hours=-24 * day)
+        pages.file("/feed.xml", rss(release))
+        crawl(freshet, hours=day * 24)
+    assert sorted(row["title"] for row in db.posts.find()) == ["v0", "v1", "v2"]
+    assert [row["posts_new"] for row in visits(db)] == [1, 1, 1]
+
+
 BAD = {
     "empty": ("", "not a feed: empty"),
     "page": ("<!DOCTYPE html><title>Just a moment</title><p>hi", "not a feed: an HTML page"),

@@ -84,8 +84,8 @@ IMPLIED = frozenset(
 UNREADABLE = frozenset({"pdf2text", "ical2text", "csv2text", "ocr", "hexdump"})
 _ONE_ID = re.compile(r"[\w-]*#[\w-]+|body|html")
 _FIRST = re.compile(r"\(.*\)\[(?:1|last\(\))\]", re.S)
-_JSON_PATH = re.compile(r"\$((?:\.[A-Za-z_]\w*|\[\d+\]|\[\*\])+)")
-_JQ_PATH = re.compile(r"((?:\.[A-Za-z_]\w*|\.?\[\d*\])+)")
+_JSON_PATH = re.compile(r"\$((?:\.[A-Za-z_]\w*|\[\d+\]|\[\*\])*)")
+_JQ_PATH = re.compile(r"((?:\.[A-Za-z_]\w*|\.?\[\d*\])+|\.)")
 _FEED_END = re.compile(
     r"(?:^|/)(?:feed|rss|atom|index\.rdf)/?$|\.(?:rss|atom|rdf)$|(?:rss|atom|feed)[^/]*\.xml$", re.I
 )
@@ -410,7 +410,8 @@ def _take_json_path(watch: Watch, path: str, pattern: re.Pattern[str]) -> None:
     if match is None:
         watch.refusal = f"cannot be written as JMESPath: {path[:80]!r}"
         return
-    watch.take_selector("jmespath", match[1].replace(".[", "[").removeprefix("."))
+    # The path of the whole document is `$` or `.`.
+    watch.take_selector("jmespath", match[1].replace(".[", "[").removeprefix(".") or "@")
 
 
 def _take_hours(watch: Watch, limit: Mapping[str, Any], default_zone: object) -> None:

@@ -239,6 +239,17 @@ def test_watches_that_use_the_default_ignore_their_own_interval_and_hours(tmp_pa
     assert default.keys["timezone"] == other.keys["timezone"] == "Asia/Tokyo"
 
 
+def test_the_path_of_a_whole_json_document_is_imported(tmp_path: Path) -> None:
+    paths = ("json:$", "jq:.", "jq:.[]", "json:")
+    watching = {path: {"url": f"https://a.example/{n}", "include_filters": [path]}
+                for n, path in enumerate(paths)}  # fmt: skip
+    file = read_watches(written(tmp_path / "url-watches.json", {"watching": watching}))
+    assert [watch.fields.get("value") for watch in file.watches] == [
+        {"jmespath": "@"}, {"jmespath": "@"}, {"jmespath": "[]", "type": "list"}, None,
+    ]  # fmt: skip
+    assert file.watches[3].refusal is not None
+
+
 def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laughs = "a: &a [x, x]\nb: &b [*a, *a]\nurl: https://a.example/\nname: *b\n"
     bomb = archive({"url-watches.json": b" " * (watch_formats.MAX_ENTRY_BYTES + 1)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ PERCENT = re.compile(r"\s?%")
 EURO_CENTS = re.compile(r"\d\s?€\s?\d\d(?!\d)")
 MAX_DIGITS = 300
 MAX_DATE_CHARACTERS = 200
+# The largest integer that MongoDB stores, and the largest number that is read.
+MAX_INTEGER, MAX_NUMBER = 2**63 - 1, 1e300
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
 INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 # With dots, the day comes first, in English texts, too. With slashes, US English is assumed.
@@ -149,19 +152,36 @@ class Field(BaseModel):
     def _read_json(self, matches: SelectorList[Any], zone: ZoneInfo) -> Any:
         values = [value for value in matches.getall() if value is not None]
         if self.type is FieldType.LIST:
-            return [squeeze(str(value)) for value in values]
+            return [json_text(value) for value in values]
         if not values:
             return None
         value = values[0]
-        if isinstance(value, str):
-            if self.type is FieldType.HTML:
-                return Markup(squeeze(value)) or None
-            return typed(squeeze(value), self.type, zone)
-        if self.type in (FieldType.NUMBER, FieldType.TEXT):
-            return value
-        if self.type is FieldType.PRICE and type(value) in (int, float):
+        if isinstance(value, str) and self.type is FieldType.HTML:
+            return Markup(squeeze(value)) or None
+        if isinstance(value, str) or self.type in (FieldType.DATE, FieldType.HTML):
+            return typed(json_text(value), self.type, zone)
+        if self.type is FieldType.TEXT:
+            return storable(value)
+        if type(value) not in (int, float) or abs(value) > MAX_NUMBER:
+            return None
+        if self.type is FieldType.PRICE:
             return {"amount": float(value), "currency": None}
-        return typed(str(value), self.type, zone)
+        return value if abs(value) <= MAX_INTEGER else float(value)
+
+
+def json_text(value: Any) -> str:
+    """Return a value of JSON as one line: a text as it is, anything else as JSON."""
+    return squeeze(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def storable(value: Any) -> Any:
+    """Return a value of JSON in which integers that MongoDB cannot store are texts."""
+    if isinstance(value, dict):
+        return {name: storable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [storable(part) for part in value]
+    is_too_large = isinstance(value, int) and abs(value) > MAX_INTEGER
+    return str(value) if is_too_large else value
 
 
 def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
@@ -296,7 +316,8 @@ def _number(match: re.Match[str]) -> int | float | None:
     if NEGATIVE.search(match.string, max(0, start - MAX_SIGN_CHARACTERS), start):
         amount = -amount
     # Return 1234 rather than 1234.0 for "1,234", or it would count as a change from "1234".
-    return int(amount) if amount == int(amount) else amount
+    whole = int(amount)
+    return whole if amount == whole and abs(whole) <= MAX_INTEGER else float(amount)
 
 
 @lru_cache(maxsize=1024)

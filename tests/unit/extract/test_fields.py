@@ -119,7 +119,8 @@ JSON = TextResponse(
     encoding="utf-8",
     body="""{"title": " A  kettle ", "none": null, "n": 3, "x": 2.5, "label": "1,234.5 g",
              "price": "€5", "amount": 5.5, "rate": 1.234, "when": "2024-07-01T10:00:00Z",
-             "tags": ["a ", null, " b  c"], "parts": [{"n": 1}, {"n": 2}]}""".encode(),
+             "tags": ["a ", null, " b  c"], "parts": [{"n": 1}, {"n": 2}], "is_new": true,
+             "id": 18446744073709551616, "huge": 1%s}""".replace("%s", "0" * 400).encode(),
 )
 
 
@@ -137,6 +138,15 @@ JSON = TextResponse(
         (texts(jmespath="tags"), ["a", "b c"]),
         (texts(jmespath="parts[].n"), ["1", "2"]),
         (number(jmespath="parts[?n > `1`].n | [0]"), 2),
+        (texts(jmespath="[parts[0], is_new, none]"), ['{"n": 1}', "true"]),
+        (text(jmespath="is_new"), True),
+        (number(jmespath="is_new"), None),
+        (number(jmespath="parts[0]"), None),
+        (text(jmespath="id"), "18446744073709551616"),
+        (text(jmespath="{of: [id, n]}"), {"of": ["18446744073709551616", 3]}),
+        (number(jmespath="id"), 2.0**64),
+        (number(jmespath="huge"), None),
+        (price(jmespath="huge"), None),
         (text(jmespath="none"), None),
         (number(jmespath="missing"), None),
         (texts(jmespath="missing"), []),
@@ -156,6 +166,7 @@ def test_invalid_json_has_no_value(body: bytes) -> None:
     ("value", "expected"),
     [
         ("12", 12),
+        ("18446744073709551616", 2.0**64),
         ("-3", -3),
         ("+7", 7),
         ("0", 0),

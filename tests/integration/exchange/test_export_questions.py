@@ -22,7 +22,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
         ("shop", ITEM, 2), ("feeds", FEED, 1), ("shop", OTHER, 1),
     ],
     "How late were changes found?": lambda: [("shop", 3, 24.0, 96.0)],
-    "How many requests and bytes does each site take a day?": lambda: [
+    "How many requests and bytes does each site need per day?": lambda: [
         (ago(6).date(), "shop", "error", 1, 0),
         (ago(6).date(), "shop", "new", 2, 2000),
         (ago(5).date(), "shop", "unchanged", 1, 1000),
@@ -39,7 +39,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
         (OTHER, 2, 2000.0, 2000), (FEED, 1, 100.0, 100), (ITEM, 4, 100.0, 100),
         (BROKEN, 2, 100.0, 100),
     ],
-    "How did the price of an item develop?": lambda: [
+    "How did the price of an item change over time?": lambda: [
         (ago(6), "10"), (ago(4), "12.5"), (ago(3), "10"),
     ],
     "How many new items appear in each category?": lambda: [

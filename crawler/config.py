@@ -226,6 +226,11 @@ class Config(BaseSettings):
     host_requests: int = Field(
         0, ge=0, description="maximum number of requests per host and run; 0: no cap"
     )
+    crawl_delay_seconds: Seconds = Field(
+        30.0,
+        description="maximum Crawl-delay of a robots.txt that crawls obey, in seconds; a longer "
+        "one is shortened; 0: ignore Crawl-delay",
+    )
     retry_after_seconds: Seconds = Field(
         60.0, description="maximum Retry-After in seconds that a run waits for"
     )

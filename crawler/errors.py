@@ -221,6 +221,13 @@ class TooLarge(BadResponse):
         super().__init__(f"decompresses to more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)")
 
 
+class NoConnection(BadResponse):
+    """Raised if no connection to a host was established.
+
+    It did not accept one in time, or its certificate is invalid.
+    """
+
+
 class OffLimits(IgnoreRequest):
     """Raised for a request to an address that Freshet may not connect to.
 

@@ -24,10 +24,12 @@ from scrapy.exceptions import (
     NotConfigured,
 )
 from scrapy.http import Response
+from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from crawler.errors import NoConnection
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.lean import Middlewares, Signals
 from crawler.frontier.session import Session
@@ -41,7 +43,7 @@ logger = logging.getLogger(__name__)
 BUSY = frozenset({429, 503})
 REFUSED = frozenset({403, 429})
 # Errors of connections, rather than of single pages.
-UNREACHABLE = (CannotResolveHostError, DownloadConnectionRefusedError)
+UNREACHABLE = (CannotResolveHostError, DownloadConnectionRefusedError, NoConnection)
 MAX_WAITS = 3
 ENDED = "the run has ended"
 PAUSE_HOURS = 1.0
@@ -70,6 +72,22 @@ class SlotQueue(deque[Any]):
         return entry
 
 
+class HostSlot(Slot):
+    """Slot of a host with a minimum delay, whatever AutoThrottle and a random variation choose.
+
+    min_delay_seconds: Crawl-delay of the host's robots.txt; 0: none
+    """
+
+    def __init__(self, concurrency: int, delay: float, jitter: float) -> None:
+        super().__init__(concurrency, delay, jitter)
+        self.queue = SlotQueue(self.transferring)
+        self.min_delay_seconds = 0.0
+
+    def download_delay(self) -> float:
+        """Return the time in seconds until the next request."""
+        return max(super().download_delay(), self.min_delay_seconds)
+
+
 class Downloader(downloader.Downloader):
     """Enforces the concurrency of slots, and drops queued targets at the end of a run.
 
@@ -81,12 +99,23 @@ class Downloader(downloader.Downloader):
     def _get_slot(self, request: Request, spider: Spider | None = None) -> tuple[str, Slot]:
         # Without the spider: passing it is deprecated and logs a warning.
         key, slot = super()._get_slot(request)
-        if not isinstance(slot.queue, SlotQueue):
-            slot.queue = SlotQueue(slot.transferring)
+        if not isinstance(slot, HostSlot):
+            self.slots[key] = slot = HostSlot(slot.concurrency, slot.delay, slot.jitter)
+            slot.min_delay_seconds = self._min_delays.get(key, 0.0)
         return key, slot
+
+    def slow_down(self, host: str, delay_seconds: float) -> None:
+        """Send all further requests to a host at least `delay_seconds` apart.
+
+        The delay lasts for the whole run, although Scrapy deletes slots that are not in use.
+        """
+        self._min_delays[host] = max(delay_seconds, self._min_delays.get(host, 0.0))
+        if isinstance(slot := self.slots.get(host), HostSlot):
+            slot.min_delay_seconds = self._min_delays[host]
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
+        self._min_delays: dict[str, float] = {}
         # Receivers are kept by sender, so these are the same signals. The scraper, which is created
         # later, uses them, too.
         crawler.signals = self.signals = Signals(crawler.signals.sender)
@@ -112,7 +141,8 @@ class Downloader(downloader.Downloader):
         """
         key, slot = self._get_slot(request)
         is_free = slot.free_transfer_slots() > 0 and not slot.queue
-        if not is_free or slot.delay or slot.latercall or self.is_closing:
+        has_delay = slot.delay or key in self._min_delays
+        if not is_free or has_delay or slot.latercall or self.is_closing:
             return await super()._enqueue_request(request)
         slot.lastseen = monotonic()
         request.meta[self.DOWNLOAD_SLOT] = key
@@ -173,7 +203,24 @@ class Downloader(downloader.Downloader):
     def _process_queue(self, slot: Slot) -> None:
         if self.is_closing:
             self._drop_targets(slot)
-        super()._process_queue(slot)
+        if not (slot.queue and self._is_held(slot)):
+            super()._process_queue(slot)
+
+    def _is_held(self, slot: Slot) -> bool:
+        """Return whether the host of queued requests is paused; drop them if it is for too long."""
+        session = getattr(self.crawler.spider, "session", None)
+        if not isinstance(session, Session) or not session.limits.holds:
+            return False
+        host = host_of(slot.queue[0][0].url)
+        seconds = session.limits.wait_seconds(host, session.clock.now())
+        if seconds > session.config.retry_after_seconds:
+            reason = f"requests to {host} are paused for another {seconds:.0f} s"
+            for request, answer in list(slot.queue):
+                slot.queue.remove((request, answer))
+                answer.errback(Failure(NotRequested(reason)))  # type: ignore[no-untyped-call]
+        elif seconds > 0 and slot.latercall is None:
+            slot.latercall = call_later(min(seconds, 1.0), self._latercall, slot)
+        return seconds > 0
 
     @property
     def is_closing(self) -> bool:

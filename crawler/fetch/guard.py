@@ -244,13 +244,15 @@ class Guard:
 class ConnectionPolicy:
     """Filters the addresses of one host, and records refused ones.
 
-    private:  allow addresses in private networks
-    anywhere: allow all addresses
+    private:       allow addresses in private networks
+    anywhere:      allow all addresses
+    is_connecting: whether a connection was begun that is not established yet
     """
 
     private: bool
     anywhere: bool
     refused: list[Address] = field(default_factory=list)
+    is_connecting: bool = False
 
     def allowed(self, addresses: list[Address]) -> list[Address]:
         """Return the addresses that the policy allows; if it allows none, record them all."""

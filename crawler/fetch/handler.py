@@ -33,6 +33,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import (
     CannotResolveHostError,
     DownloadCancelledError,
+    DownloadFailedError,
     DownloadTimeoutError,
     NotSupported,
     ResponseDataLossError,
@@ -56,7 +57,7 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
-from crawler.errors import BadResponse, OffLimits, QueryFailed
+from crawler.errors import BadResponse, NoConnection, OffLimits, QueryFailed
 from crawler.fetch.body_limits import LargeBodies, SpooledBody
 from crawler.fetch.downloader import NotRequested
 from crawler.fetch.exchanges import archive
@@ -285,7 +286,7 @@ class Verifying(ClientTLSOptions):
                 except (VerificationError, CertificateError):
                     fault = f"is not valid for {name}"
             if fault is not None:
-                problem = BadResponse(f"the certificate {fault} ({ACCEPT_HINT})")
+                problem = NoConnection(f"the certificate {fault} ({ACCEPT_HINT})")
                 tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
@@ -332,7 +333,7 @@ class HttpHandler(HTTP11DownloadHandler):
             crawler=self._crawler,
         )
         errors = _explain_errors(request, policy, self._default_maxsize)
-        with errors, _limit_time(request), wrap_twisted_exceptions():
+        with errors, _limit_time(request, policy), wrap_twisted_exceptions():
             answer: Any = await maybe_deferred_to_future(agent.download_request(request))
         # Outside the time limit: these waits are not the server's fault.
         response = await agent.loaded(answer, self._large)
@@ -406,10 +407,11 @@ class GuardedAgent(_BindAddressAgent):
     def __init__(self, *, policy: ConnectionPolicy, reactor: Any, **given: Any) -> None:
         guarded: Any = GuardedReactor(reactor, policy)
         super().__init__(reactor=guarded, **given)
+        self._policy = policy
         self._rights = (policy.private, policy.anywhere)
 
     def _getEndpoint(self, uri: URI) -> Any:  # noqa: N802
-        return LazyEndpoint(partial(super()._getEndpoint, uri))
+        return LazyEndpoint(partial(super()._getEndpoint, uri), self._policy)
 
     def _requestWithEndpoint(self, key: Any, *request: Any) -> Deferred[Any]:  # noqa: N802
         return super()._requestWithEndpoint((*key, *self._rights), *request)
@@ -419,27 +421,38 @@ class GuardedAgent(_BindAddressAgent):
 class LazyEndpoint:
     """Endpoint that is created only for a new connection, because creating it is slow."""
 
-    def __init__(self, create: Callable[[], Any]) -> None:
-        self._create = create
+    def __init__(self, create: Callable[[], Any], policy: ConnectionPolicy) -> None:
+        self._create, self._policy = create, policy
 
     def connect(self, factory: Any) -> Any:
         """Create the endpoint and connect; an invalid host name fails the connection."""
-        return maybeDeferred(lambda: self._create().connect(factory))
+        self._policy.is_connecting = True
+        connection = maybeDeferred(lambda: self._create().connect(factory))
+        return connection.addCallback(self._connected)
+
+    def _connected(self, protocol: Any) -> Any:
+        self._policy.is_connecting = False
+        return protocol
 
 
 @contextmanager
-def _limit_time(request: Request) -> Iterator[None]:
-    """Limit the time of a request, including its redirects and retries; raises BadResponse."""
+def _limit_time(request: Request, policy: ConnectionPolicy) -> Iterator[None]:
+    """Limit the time of a request, including its redirects and retries.
+
+    Raises NoConnection if the server accepted no connection in this time, else BadResponse.
+    """
     meta, began = request.meta, monotonic()
     timeout, spent = meta.get("download_timeout"), meta.get(SPENT, 0.0)
-    message = f"Timeout: no complete response in {timeout or 0:g} s (FRESHET_RESPONSE_SECONDS)"
+    within = f"in {timeout or 0:g} s (FRESHET_RESPONSE_SECONDS)"
     if timeout and spent >= timeout:
-        raise BadResponse(message)
+        raise BadResponse(f"Timeout: no complete response {within}")
     try:
         meta["download_timeout"] = timeout and timeout - spent
         yield
     except DownloadTimeoutError:
-        raise BadResponse(message) from None
+        if policy.is_connecting:
+            raise NoConnection(f"Timeout: no connection {within}") from None
+        raise BadResponse(f"Timeout: no complete response {within}") from None
     finally:
         meta["download_timeout"] = timeout
         meta[SPENT] = spent + monotonic() - began
@@ -458,16 +471,28 @@ def _explain_errors(request: Request, policy: ConnectionPolicy, limit_bytes: int
     except DownloadCancelledError:
         raise BadResponse(f"body larger than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
     except Exception as error:
-        for cause in _causes(error):
-            if isinstance(cause, BadResponse):
-                raise cause from None
-            if cause is not error and isinstance(cause, HTTP_ERRORS):
-                reason = ": ".join(map(str, cause.args))
-                raise BadResponse(f"invalid HTTP response: {reason}") from None
-        if isinstance(error, ResponseDataLossError):
-            message = "connection closed before the end of the body"
-            raise ResponseDataLossError(message) from None
+        if (explained := _explained(error)) is not error:
+            raise explained from None
         raise
+
+
+def _explained(error: Exception) -> Exception:
+    """Return an error that contains the cause of an error, or the error itself."""
+    for cause in _causes(error):
+        if isinstance(cause, BadResponse):
+            return cause
+        if cause is not error and isinstance(cause, HTTP_ERRORS):
+            return BadResponse(f"invalid HTTP response: {': '.join(map(str, cause.args))}")
+        if isinstance(cause, SSL.Error):
+            # OpenSSL's rows of library, function and reason.
+            rows = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
+            reason = rows[-1][-1] if rows else "the connection was closed"
+            return NoConnection(f"no TLS connection: {reason}")
+    if isinstance(error, ResponseDataLossError):
+        return ResponseDataLossError("connection closed before the end of the body")
+    if isinstance(error, DownloadFailedError):
+        return DownloadFailedError("connection closed before the response")
+    return error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from protego._protego import _SITE_WIDE_DIRECTIVES, _USER_AGENT_DIRECTIVE, _extract_directive
@@ -20,13 +21,24 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
-from crawler.errors import IGNORE_ROBOTS_HINT, OffLimits
-from crawler.fetch.downloader import NotRequested
+from crawler.config import Config
+from crawler.errors import IGNORE_ROBOTS_HINT, BadResponse, OffLimits, TooLarge
+from crawler.fetch.downloader import UNREACHABLE, Downloader, NotRequested
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
+from crawler.utils.text import count
+from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 # Key in the meta of a request for robots.txt: bytes received so far.
 RECEIVED = "robots_bytes"
+# Key in the meta of a request for robots.txt, also after redirects: a list that receives the URL of
+# the request that failed.
+FAILED = "robots_failed"
+# Time after which rules that were unavailable are requested again.
+RETRY_SECONDS = 300.0
+# Maximum number of hosts whose Crawl-delay is logged.
+MAX_LOGGED_HOSTS = 100
+DAY_SECONDS = 24 * 3600
 # Longer files are parsed and applied in a thread, so that they do not block the reactor.
 LONG_CHARACTERS = 16_384
 # Maximum size of all cached rules; each character takes about 60 bytes of memory.
@@ -44,6 +56,17 @@ Key = tuple[str, str, bool]
 def is_unavailable(status: int) -> bool:
     """Return whether a server cannot answer now: the file may exist, and its rules would apply."""
     return status >= 500 or status == TOO_MANY_REQUESTS
+
+
+def is_missing(error: Exception) -> bool:
+    """Return whether a request failed for a reason other than the network or the server.
+
+    These are redirects that lead nowhere, which RFC 9309, section 2.3.1.2, lets count as a missing
+    file, and decompression bombs.
+    """
+    if isinstance(error, BadResponse):
+        return isinstance(error, TooLarge)
+    return isinstance(error, IgnoreRequest)
 
 
 def beginning(body: bytes, *, is_cut: bool) -> bytes:
@@ -108,11 +131,27 @@ class Rules:
 
     characters: size of the rules
     problem:    why the rules are unknown, so that no URL is allowed; empty if they are known
+    until:      time, in seconds by the monotonic clock, at which unknown rules are requested again
+    delay_seconds: the Crawl-delay; 0: none
     """
 
     parser: RobotParser | None = None
     characters: int = 0
     problem: str = ""
+    until: float = 0.0
+    delay_seconds: float = 0.0
+
+    @classmethod
+    def unknown(cls, problem: str) -> Rules:
+        """Return rules that allow no URL, and log why."""
+        logger.warning("%s, so no page may be fetched (%s)", problem, IGNORE_ROBOTS_HINT)
+        problem = f"{problem}, so no page may be fetched ({IGNORE_ROBOTS_HINT})"
+        return cls(problem=problem, until=monotonic() + RETRY_SECONDS)
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the rules are known, or were requested only recently."""
+        return not self.problem or monotonic() < self.until
 
 
 class RobotsMiddleware(RobotsTxtMiddleware):
@@ -125,6 +164,9 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._guard = Guard.of(crawler)
+        self._max_delay_seconds = Config.of(crawler.settings).crawl_delay_seconds
+        self._own_delay_seconds = crawler.settings.getfloat("DOWNLOAD_DELAY")
+        self._slowed: set[str] = set()
         self._cache: OrderedDict[Key, Rules] = OrderedDict()
         self._characters = 0
         self._pending: dict[Key, asyncio.Future[Rules]] = {}
@@ -132,19 +174,30 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     async def process_request(self, request: Request) -> None:  # type: ignore[override]
         """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused.
 
-        Also IgnoreRequest if the server cannot send the rules now (RFC 9309, section 2.3.1.4), and
-        NotRequested if they were not requested, for example because the host is paused.
+        Also IgnoreRequest if the server cannot send the rules now (RFC 9309, section 2.3.1.4),
+        NotRequested if they were not requested, for example because the host is paused, and the error
+        of the connection if the host is unreachable.
         """
         is_web = urlparse_cached(request).scheme in {"http", "https"}
         if not is_web or request.meta.get("dont_obey_robotstxt"):
             return
-        rules = await self._rules(request)
+        try:
+            rules = await self._rules(request)
+        except UNREACHABLE:
+            # The request for robots.txt was retried already.
+            request.meta["dont_retry"] = True
+            raise
         if rules.problem:
             raise IgnoreRequest(rules.problem)
         if rules.characters > LONG_CHARACTERS:
             await asyncio.to_thread(self.process_request_2, rules.parser, request)
         else:
             self.process_request_2(rules.parser, request)
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Note which request failed in the end: robots.txt may redirect to other hosts."""
+        if FAILED in request.meta:
+            request.meta[FAILED].append(request.url)
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
         """Return the rules of the request's host, fetched if necessary; None: no rules."""
@@ -155,9 +208,9 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         # that follows a link, but allow it to a request for a URL from the user.
         parts = urlparse_cached(request)
         key = parts.scheme, parts.netloc, self._guard.is_named(request)
-        if key in self._cache:
+        if (rules := self._cache.get(key)) is not None and rules.is_current:
             self._cache.move_to_end(key)
-            return self._cache[key]
+            return rules
         if key not in self._pending:
             self._pending[key] = asyncio.ensure_future(self._fetched(request, key))
         return await asyncio.shield(self._pending[key])
@@ -167,19 +220,37 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         # response.
         self.crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
         try:
-            response = await self._response(request)
-            rules = await self._read(request, response) if response is not None else Rules()
+            answer = await self._answer(request)
+            rules = answer if isinstance(answer, Rules) else await self._read(request, answer)
         finally:
             del self._pending[key]
             if not self._pending:
                 self.crawler.signals.disconnect(self._stop_at_limit, signals.bytes_received)
         self._keep(key, rules)
-        if response is not None:
+        self._slow_down(host_of(request.url), rules.delay_seconds)
+        if isinstance(answer, Response):
             # A redirect to the same host, usually to https, leads to the rules of that scheme.
-            final = urlparse_cached(response)
+            final = urlparse_cached(answer)
             if (final.netloc, final.path) == (key[1], "/robots.txt"):
                 self._keep((final.scheme, *key[1:]), rules)
         return rules
+
+    def _slow_down(self, host: str, delay_seconds: float) -> None:
+        """Apply the Crawl-delay of a host, up to FRESHET_CRAWL_DELAY_SECONDS; log it once."""
+        applied = min(delay_seconds, self._max_delay_seconds)
+        downloader = getattr(self.crawler.engine, "downloader", None)
+        if applied <= self._own_delay_seconds or not isinstance(downloader, Downloader):
+            return
+        downloader.slow_down(host, applied)
+        if host in self._slowed or len(self._slowed) >= MAX_LOGGED_HOSTS:
+            return
+        self._slowed.add(host)
+        limit = " (FRESHET_CRAWL_DELAY_SECONDS)" if applied < delay_seconds else ""
+        logger.info(
+            "Host %s gets a request every %g s%s, so at most %s a day: its robots.txt asks for a "
+            "Crawl-delay of %g s",
+            host, applied, limit, count(int(DAY_SECONDS / applied), "request"), delay_seconds,
+        )  # fmt: skip
 
     def _keep(self, key: Key, rules: Rules) -> None:
         """Cache the rules of a host, and drop the least recently used rules beyond the limit."""
@@ -191,18 +262,21 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             _, dropped = self._cache.popitem(last=False)
             self._characters -= dropped.characters + HOST_CHARACTERS
 
-    async def _response(self, request: Request) -> Response | None:
-        """Fetch robots.txt of the request's host; return None if that fails.
+    async def _answer(self, request: Request) -> Response | Rules:
+        """Fetch robots.txt of the request's host; return the rules that apply if that fails.
 
-        Raises NotRequested if it was not requested: it must not count as missing later.
+        Raises NotRequested if it was not requested: it must not count as missing later. Raises
+        UNREACHABLE and OffLimits if they concern the host itself, rather than its robots.txt.
         """
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
         # No download_maxsize: _stop_at_limit cuts a file that is too large instead of failing it.
+        failed: list[str] = []
         meta = {
             "dont_obey_robotstxt": True,
             "download_maxsize": 0,
             RECEIVED: 0,
+            FAILED: failed,
             ON_BEHALF_OF: request,
         }
         robots_request = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
@@ -215,9 +289,14 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         except Exception as error:
             if isinstance(error, OffLimits) and error.url == robots_request.url:
                 raise
+            is_of_host = all(host_of(at) == host_of(url) for at in failed)
+            if isinstance(error, UNREACHABLE) and is_of_host:
+                raise
             reason = " ".join(str(error).split())[:300] or type(error).__name__
+            if not is_missing(error):
+                return Rules.unknown(f"{url} could not be read ({reason})")
             logger.warning("Reading %s failed, so every URL is allowed: %s", url, reason)
-            return None
+            return Rules()
 
     def _stop_at_limit(self, data: bytes, request: Request) -> None:
         """Stop the download of a robots.txt after MAX_BYTES."""
@@ -229,9 +308,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     async def _read(self, request: Request, response: Response) -> Rules:
         self._stats.inc_value("robotstxt/response_count")
         if is_unavailable(response.status):
-            problem = f"{response.url} returned {response.status}, so no page may be fetched"
-            logger.warning("%s (%s)", problem, IGNORE_ROBOTS_HINT)
-            return Rules(problem=f"{problem} ({IGNORE_ROBOTS_HINT})")
+            return Rules.unknown(f"{response.url} returned {response.status}")
         agent = self._robotstxt_useragent or request.headers.get("User-Agent")
         agent = to_unicode(agent or self._default_useragent)
         body = beginning(response.body, is_cut="download_stopped" in response.flags)
@@ -247,4 +324,6 @@ class RobotsMiddleware(RobotsTxtMiddleware):
     def _parsed(self, body: bytes, agent: str) -> Rules:
         text = for_agent(body.decode("utf-8-sig", errors="ignore"), agent)
         parser: Any = build_from_crawler(self._parserimpl, self.crawler, text.encode())
-        return Rules(parser, len(text))
+        delay_seconds = parser.crawl_delay(agent) or 0.0
+        # Not NaN, which float() reads.
+        return Rules(parser, len(text), delay_seconds=delay_seconds if delay_seconds > 0 else 0.0)

@@ -224,7 +224,7 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
     limits = {"DNS_TIMEOUT": ROBOTS_SECONDS, "CLOSESPIDER_TIMEOUT": 2 * ROBOTS_SECONDS}
     for setting, value in (limits | {"LOG_ENABLED": False}).items():
         own.set(setting, value, priority="cmdline")
-    process = None
+    process, max_seconds = None, Config.of(settings).crawl_delay_seconds
     for site in sites:
         name, starts = site.wrapper.name, site.wrapper.starts
         cells = (cell.url for cell in site.wrapper.cells.values() if cell.url)
@@ -249,15 +249,21 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
         for url in urls[:MAX_HOSTS]:
             silent = Answer(url, problem=f"no response within {ROBOTS_SECONDS:g} s")
             answer = by_url.get(url, silent)
-            findings.append(judge_robots(wrapper, pages[wrapper.name][url], answer))
+            findings.append(judge_robots(wrapper, pages[wrapper.name][url], answer, max_seconds))
         if (more := len(urls) - MAX_HOSTS) > 0:
             message = f"{count(more, 'more host')} not checked (limit {MAX_HOSTS})"
             findings.append(ok(Check.ROBOTS, message, of=wrapper.name))
     return findings
 
 
-def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Finding:
-    """Judge the robots.txt response of a host. pages: the start pages on that host."""
+def judge_robots(
+    wrapper: Wrapper, pages: Sequence[str], answer: Answer, max_delay_seconds: float
+) -> Finding:
+    """Judge the robots.txt response of a host.
+
+    pages:             the start pages on that host
+    max_delay_seconds: maximum Crawl-delay that crawls obey
+    """
     host, of = urlsplit(answer.url).netloc, wrapper.name
     if answer.rules is None:
         message = f"{host} is unreachable: {answer.problem}"
@@ -273,15 +279,19 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
         return warning(Check.ROBOTS, f"{message} and disallows {listed(refused, 3)}", fix, of=of)
     site_seconds = answer.rules.crawl_delay(answer.agent) or 0.0
     own_seconds = wrapper.delay_seconds or 0.0
-    if site_seconds > own_seconds:
-        message += f" and asks for a delay of {site_seconds:g} s; the site definition's is "
-        message += f"{own_seconds:g} s"
-        return warning(Check.ROBOTS, message, f"set delay_seconds = {site_seconds:g}", of=of)
+    waited_seconds = max(own_seconds, min(site_seconds, max_delay_seconds))
+    if site_seconds > waited_seconds:
+        message += f" and asks for a delay of {site_seconds:g} s; crawls wait {waited_seconds:g} s"
+        todo = f"set delay_seconds = {site_seconds:g} or raise FRESHET_CRAWL_DELAY_SECONDS"
+        return warning(Check.ROBOTS, message, todo, of=of)
     if answer.status in (401, 403):
         return warning(
             Check.ROBOTS, message, "the site may refuse crawlers; ask the site owner", of=of
         )
-    return ok(Check.ROBOTS, f"{message}; all start pages are allowed", of=of)
+    message += "; all start pages are allowed"
+    if site_seconds > own_seconds:
+        message += f"; crawls wait {site_seconds:g} s between requests (Crawl-delay)"
+    return ok(Check.ROBOTS, message, of=of)
 
 
 async def check_items(db: Database, sites: Sequence[Site], config: Config) -> list[Finding]:

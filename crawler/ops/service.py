@@ -254,7 +254,8 @@ class Run:
 
     async def _crawl(self, settings: Settings, slice_seconds: float) -> dict[str, Any]:
         wrapper = self.job.wrapper()
-        own = run_settings(settings, slice_seconds, wrapper.delay_seconds)
+        obeys = wrapper.robots is not False and settings.getbool("ROBOTSTXT_OBEY")
+        own = run_settings(settings, slice_seconds, wrapper.delay_seconds, obeys_robots=obeys)
         self.crawler = Crawler(self.job.spider, own)
         await self.crawler.crawl_async(**self.job.arguments)
         session = Session.of(self.crawler)
@@ -272,23 +273,30 @@ class Run:
 
 
 def run_settings(
-    settings: Settings, slice_seconds: float, delay_seconds: float | None = None
+    settings: Settings,
+    slice_seconds: float,
+    delay_seconds: float | None = None,
+    *,
+    obeys_robots: bool = False,
 ) -> Settings:
     """Return a copy of the project's settings for the runs of a service.
 
     delay_seconds: delay between two requests in the site definition; None: that of the settings
+    obeys_robots:  robots.txt may ask for a longer delay
     """
-    own = settings.copy()
+    own, config = settings.copy(), Config.of(settings)
     if delay_seconds is None:
         delay_seconds = settings.getfloat("DOWNLOAD_DELAY")
     # A run that ends before its first page, after robots.txt, would be repeated forever.
     slice_seconds = max(slice_seconds, MIN_DELAYS * delay_seconds)
+    if obeys_robots:
+        slice_seconds = max(slice_seconds, 2 * config.crawl_delay_seconds)
     limit = settings.getfloat(LIMIT) or slice_seconds
     own.set(LIMIT, min(limit, slice_seconds), priority="cmdline")
     own.set("FRESHET_PROGRESS", False, priority="cmdline")
     # Without a minimum, failed targets would be retried constantly: runs follow each other
     # directly.
-    retry_seconds = max(MIN_RETRY_SECONDS, Config.of(settings).error_retry_seconds)
+    retry_seconds = max(MIN_RETRY_SECONDS, config.error_retry_seconds)
     own.set("FRESHET_ERROR_RETRY_SECONDS", retry_seconds, priority="cmdline")
     own.set("EXTENSIONS", own.getdict("EXTENSIONS") | DISABLED, priority="cmdline")
     return own

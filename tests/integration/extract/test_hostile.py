@@ -199,7 +199,6 @@ def test_log_has_no_tracebacks(hostiles: Hostiles) -> None:
 ROBOTS = {
     "127.0.0.11": {1},  # 10 MB; a rule beyond the limit is not read
     "127.0.0.12": {1},  # endless
-    "127.0.0.13": set(),  # slow
     "127.0.0.14": set(),  # redirect loop
     "127.0.0.15": set(),  # redirects into the private network
     "127.0.0.16": set(),  # garbage
@@ -208,8 +207,8 @@ ROBOTS = {
     "127.0.0.19": {1},  # thousands of user agents above thousands of rules
     "127.0.0.20": set(),  # a decompression bomb
 }  # fmt: skip
+SLOW = "127.0.0.13"
 UNREAD = {
-    "127.0.0.13": TIMEOUT,
     "127.0.0.14": TOO_MANY_REDIRECTS,
     "127.0.0.15": "localhost:{port} is not on the public Internet",
     "127.0.0.20": BOMB,
@@ -225,7 +224,7 @@ def robots(
     port = server.url.rpartition(":")[2]
     with databases() as (db, uri):
         freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
-        urls = [f"http://{address}:{port}/" for address in ROBOTS]
+        urls = [f"http://{address}:{port}/" for address in (*ROBOTS, SLOW)]
         keys = {"start_urls": urls, "item_pages": "/good/", "fields": {"title": "h1"}}
         result = freshet.crawl(freshet.wrapper("robots", **keys), *SETTINGS, **LIMITS)
         yield db, result.err, port
@@ -241,6 +240,16 @@ def test_readable_part_of_robots_txt_is_obeyed(robots: tuple[Db, str, str], addr
     why = UNREAD.get(address, "").format(port=port)
     message = f"Reading {url}/robots.txt failed, so every URL is allowed: {why}"
     assert (message in log) == (address in UNREAD)
+
+
+def test_no_page_is_fetched_while_robots_txt_is_slow(robots: tuple[Db, str, str]) -> None:
+    db, log, port = robots
+    (visit,) = visits(db, target={"$regex": f"^http://{SLOW}:"})
+    assert visit["outcome"] == "error"
+    assert visit["reason"].startswith(
+        f"http://{SLOW}:{port}/robots.txt could not be read ({TIMEOUT}"
+    )
+    assert visit["reason"] in log
 
 
 def test_redirects_to_private_hosts_are_blocked_with_proxy(

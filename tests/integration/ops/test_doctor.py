@@ -262,7 +262,7 @@ def without_mongo_uri(tmp_path: Path) -> Iterator[Freshet]:
 def test_quick_check_does_not_start_the_embedded_server(
     without_mongo_uri: Freshet, pages: Pages
 ) -> None:
-    pages.file("robots.txt", "User-agent: *\nDisallow: /private/\nCrawl-delay: 5\n")
+    pages.file("robots.txt", "User-agent: *\nDisallow: /private/\nCrawl-delay: 90\n")
     start = {"item_pages": "/item", "delay_seconds": 1}
     shut = without_mongo_uri.wrapper("shut", start_urls=[f"{pages.url}/private/"], **start)
     slow = without_mongo_uri.wrapper(
@@ -283,7 +283,7 @@ def test_quick_check_does_not_start_the_embedded_server(
         ("shut", f"{host} returned 200 and disallows {pages.url}/private/"),
         (
             "slow",
-            f"{host} returned 200 and asks for a delay of 5 s; the site definition's is 1 s",
+            f"{host} returned 200 and asks for a delay of 90 s; crawls wait 30 s",
         ),
     ]
     assert silent[0] == "slow"

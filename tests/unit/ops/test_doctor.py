@@ -405,8 +405,12 @@ def answer(text: str, status: int = 200) -> Answer:
             "all start pages",
         ),
         (
-            answer("User-agent: *\nCrawl-delay: 10"), SHOP, WARNING,
-            "asks for a delay of 10 s; the site definition's is 0 s",
+            answer("User-agent: *\nCrawl-delay: 90"), SHOP, WARNING,
+            "asks for a delay of 90 s; crawls wait 30 s",
+        ),
+        (
+            answer("User-agent: *\nCrawl-delay: 10"), SHOP, OK,
+            "crawls wait 10 s between requests (Crawl-delay)",
         ),
         (
             answer("User-agent: *\nCrawl-delay: 10"),
@@ -416,7 +420,7 @@ def answer(text: str, status: int = 200) -> Answer:
     ],
 )  # fmt: skip
 def test_robots_txt_findings(given: Answer, wrapper: Wrapper, status: Status, message: str) -> None:
-    finding = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given)
+    finding = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given, 30.0)
     assert finding.status is status
     assert message in finding.found
 

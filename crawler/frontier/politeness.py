@@ -7,7 +7,7 @@ instead of querying Redis for each request.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
@@ -23,6 +23,8 @@ FOLDER = Path(__file__).parent / "lua"
 # use the host.
 REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
 MAX_SLEEP_SECONDS = 1.0
+# Longer than permit.lua counts a worker as a user of a host after its last request for permits.
+GONE_SECONDS = 3.0
 # Without a heartbeat for this time, a worker loses its permits. Usually it has crashed; if it was
 # only suspended, the host briefly gets a few more concurrent requests than allowed.
 EXPIRY_SECONDS = 6.0
@@ -57,7 +59,10 @@ class Permit:
 
 
 class Permits:
-    """Permits of one worker for all hosts."""
+    """Permits of one worker for all hosts.
+
+    Only hosts with permits or waiting requests take time and memory.
+    """
 
     def __init__(self, steady: RedisRetry, prefix: str, worker: str, lease_seconds: float) -> None:
         self._steady, self._prefix, self._worker = steady, prefix, worker
@@ -67,11 +72,13 @@ class Permits:
             for name in ("permit", "hold")
         )
         self._numbers = count()
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
         self._used: dict[str, Permit] = {}
-        self._free: defaultdict[str, list[Permit]] = defaultdict(list)
-        self._given: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._free: dict[str, list[Permit]] = {}
+        self._given: dict[str, asyncio.Event] = {}
+        # Hosts of the last GONE_SECONDS with the time of the last request to Redis, oldest first.
+        self._asked: dict[str, float] = {}
         self._keeping: asyncio.Task[None] | None = None
         self._is_closed = False
         self._now = asyncio.get_running_loop().time
@@ -89,7 +96,7 @@ class Permits:
         """
         self._waiting[host] += 1
         try:
-            async with self._locks[host]:
+            async with self._locks.setdefault(host, asyncio.Lock()):
                 while True:
                     permit = None if delay_seconds else self._reused(host)
                     permit = permit or await self._ask(
@@ -99,13 +106,16 @@ class Permits:
                         return permit
         finally:
             self._waiting[host] -= 1
+            if not self._waiting[host]:
+                del self._waiting[host], self._locks[host]
 
     def give(self, permit: Permit) -> None:
         """Return a permit after the response."""
         self._used.pop(permit.token, None)
         permit.given = self._now()
-        self._free[permit.host].append(permit)
-        self._given[permit.host].set()
+        self._free.setdefault(permit.host, []).append(permit)
+        if (given := self._given.get(permit.host)) is not None:
+            given.set()
 
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all workers to a host for `seconds`, or until a longer pause ends."""
@@ -123,7 +133,7 @@ class Permits:
             await end_tasks(self._keeping)
         await self._remove(self._all())
         # These keys have worker names in place of tokens.
-        users = [Permit(host, self._worker, True, 0.0) for host in self._locks]
+        users = [Permit(host, self._worker, True, 0.0) for host in self._asked]
         for of in ("users", "ranks"):
             await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), of)
 
@@ -131,18 +141,26 @@ class Permits:
         return [*self._used.values(), *chain.from_iterable(self._free.values())]
 
     def _reused(self, host: str) -> Permit | None:
-        free, now = self._free[host], self._now()
-        valid = [permit for permit in free if not permit.is_expired(now)]
+        now = self._now()
+        valid = [permit for permit in self._free.get(host, ()) if not permit.is_expired(now)]
         if not valid:
             return None
-        free.remove(valid[-1])
+        self._take_back(valid[-1])
         self._used[valid[-1].token] = valid[-1]
         return valid[-1]
+
+    def _take_back(self, permit: Permit) -> None:
+        """Remove a permit from those that may be reused."""
+        free = self._free[permit.host]
+        free.remove(permit)
+        if not free:
+            del self._free[permit.host]
 
     async def _ask(
         self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit | None:
         """Request permits for all requests that wait for the host; return one of them."""
+        self._note(host)
         want = 1 if delay_seconds else min(self._waiting[host], concurrency)
         tokens = [f"{self._worker} {next(self._numbers)}" for _ in range(want)]
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users", "ranks")]
@@ -166,6 +184,14 @@ class Permits:
         await self._pause(host, ms / 1000)
         return None
 
+    def _note(self, host: str) -> None:
+        """Note a request to Redis, which makes this worker a user of the host for a while."""
+        now = self._now()
+        self._asked.pop(host, None)
+        self._asked[host] = now
+        while (oldest := next(iter(self._asked))) and self._asked[oldest] < now - GONE_SECONDS:
+            del self._asked[oldest]
+
     async def _started(self, permit: Permit, seconds: float) -> Permit:
         """Return a permit after the delay of `seconds` that Redis has assigned to it."""
         self._used[permit.token] = permit
@@ -180,23 +206,24 @@ class Permits:
 
     async def _pause(self, host: str, seconds: float) -> None:
         """Wait for `seconds`, or until a permit of this worker for the host is returned."""
-        given = self._given[host]
-        given.clear()
+        given = self._given[host] = asyncio.Event()
         try:
             await asyncio.wait_for(given.wait(), min(seconds, MAX_SLEEP_SECONDS))
         except TimeoutError:
             return
+        finally:
+            del self._given[host]
 
     async def _keep(self) -> None:
         """Return expired permits to Redis, and renew all others."""
         renewed = self._now()
-        while not self._is_closed and (self._used or any(self._free.values())):
+        while not self._is_closed and (self._used or self._free):
             await asyncio.sleep(IDLE_SECONDS)
             now = self._now()
             free = chain.from_iterable(self._free.values())
             expired = [permit for permit in free if permit.is_expired(now)]
             for permit in expired:
-                self._free[permit.host].remove(permit)
+                self._take_back(permit)
             await self._remove(expired)
             if now > renewed + self._expiry_seconds / 4:
                 renewed = now

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from crawler.frontier.politeness import HostHeld, Permit, Permits
+from crawler.frontier.politeness import IDLE_SECONDS, REUSE_SECONDS, HostHeld, Permit, Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 
@@ -84,3 +84,21 @@ async def pause_after(url: str, seconds: list[float]) -> float:
 @pytest.mark.parametrize("seconds", [[90.0], [30.0, 90.0], [90.0, 30.0]])
 def test_shorter_pause_does_not_end_a_longer_one(redis: str, seconds: list[float]) -> None:
     assert asyncio.run(pause_after(redis, seconds)) == pytest.approx(90.0, abs=5.0)
+
+
+async def kept_after(url: str, hosts: int) -> list[int]:
+    """Return the sizes of what a worker keeps of many hosts when their permits have expired."""
+    client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
+    permits = Permits(RedisRetry(client, 5.0), prefix, "ann", 30.0)
+    for n in range(hosts):
+        permits.give(await permits.take(f"shop{n}.example", 16, 0.0, 60.0))
+    await asyncio.sleep(REUSE_SECONDS + 3 * IDLE_SECONDS)
+    sizes = [len(each) for each in (permits._free, permits._locks, permits._waiting, permits._given)]
+    await permits.close()
+    left = [key async for key in client.scan_iter(f"*{prefix}*")]
+    await client.aclose()
+    return [*sizes, len(left)]
+
+
+def test_idle_hosts_take_no_time(redis: str) -> None:
+    assert asyncio.run(kept_after(redis, 50)) == [0] * 5

@@ -36,9 +36,8 @@ from crawler.errors import (
     QueryFailed,
     first_problem,
 )
-from crawler.extract.cells import Cell, with_whole_links
+from crawler.extract.cells import Cell
 from crawler.extract.links import (
-    base_url,
     category_of,
     sitemap_links,
     sitemap_of,
@@ -412,8 +411,11 @@ class WrapperSpider(Spider):
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the fields of an item page, and the main text if the definition asks for it."""
-        zone = self.wrapper.zone
-        content = {name: field.read(response, zone) for name, field in self.wrapper.fields.items()}
+        zone, day_first = self.wrapper.zone, self.wrapper.day_first
+        content = {
+            name: field.read(response, zone, day_first=day_first)
+            for name, field in self.wrapper.fields.items()
+        }
         if self.wrapper.wants_main_text:
             content = main_text(response) | content
         return content
@@ -652,10 +654,11 @@ class CellReader:
         else:
             assert isinstance(page, TextResponse)
             page = with_valid_base(page)
-            zone = self.spider.wrapper.zone
-            content = {name: part.read(page, zone) for name, part in cell.selectors.items()}
-            if isinstance(html := content.get("html"), str) and not cell.fields:
-                content["html"] = with_whole_links(html, base_url(page.selector.root, page.url))
+            zone, day_first = self.spider.wrapper.zone, self.spider.wrapper.day_first
+            content = {
+                name: part.read(page, zone, day_first=day_first)
+                for name, part in cell.selectors.items()
+            }
             if all(value in NOTHING for value in content.values()):
                 selector = cell.css or cell.xpath or cell.jmespath
                 fetched.outcome, fetched.reason = Outcome.ERROR, f"no match for {selector!r}"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Annotated, Any, Self
 
-import lxml.html
-from lxml import etree
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -202,14 +200,3 @@ def placeholders(sql: str) -> set[str]:
     from sqlalchemy import text  # slow to import, and few site definitions have queries
 
     return set(text(sql).compile().params)
-
-
-def with_whole_links(markup: str, base_url: str) -> str:
-    """Return HTML from a page with its relative links and image URLs made absolute."""
-    try:
-        part = lxml.html.fragment_fromstring(markup, create_parent=False)
-        part.make_links_absolute(base_url, resolve_base_href=False, handle_failures="ignore")
-    except (etree.ParserError, ValueError):
-        return markup
-    whole: str = lxml.html.tostring(part, encoding="unicode", with_tail=False)
-    return whole

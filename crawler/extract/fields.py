@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -17,12 +18,14 @@ from zoneinfo import ZoneInfo
 import jmespath
 from cssselect import SelectorError
 from lxml import etree
+from lxml.html import HtmlElement, tostring
 from parsel import Selector, SelectorList
 from parsel.csstranslator import GenericTranslator, HTMLTranslator
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 from scrapy.http import TextResponse
 
+from crawler.extract.absolute_links import base_url, make_absolute, with_absolute_links
 from crawler.extract.plain_text import Markup, text_below
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
 
@@ -52,6 +55,14 @@ MAX_INTEGER, MAX_NUMBER = 2**63 - 1, 1e300
 INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 # With dots, the day comes first, in English texts, too. With slashes, US English is assumed.
 DOTTED_DATE = re.compile(r"\D*\d\d?\. ?\d\d?\. ?(?:\d{4}|\d\d)(?!\d)")
+# A date of which the language or the site decides whether the day or the month comes first.
+AMBIGUOUS_DATE = re.compile(r"\D*\d\d?([/-])\d\d?\1(?:\d{4}|\d\d)(?!\d)")
+# Languages, and regions of English, that write the day first. In others, the order is not certain.
+DAY_FIRST_LANGUAGES = frozenset({
+    "ar", "bg", "ca", "cs", "da", "de", "el", "es", "et", "fi", "fr", "he", "hi", "hr", "id", "it",
+    "nb", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "th", "tr", "uk", "vi",
+})  # fmt: skip
+DAY_FIRST_REGIONS = frozenset({"au", "gb", "ie", "in", "nz", "uk", "za"})
 # A date without separators has at least this many digits, for example 20240715.
 MIN_JOINED_DIGITS = 6
 # Languages of dates in words by the script of their letters, as Unicode names it. dateparser reads
@@ -133,23 +144,32 @@ class Field(BaseModel):
         """Return the selector as the user wrote it."""
         return self.css or self.xpath or self.jmespath or ""
 
-    def read(self, response: TextResponse, zone: ZoneInfo) -> Any:
+    def read(self, response: TextResponse, zone: ZoneInfo, *, day_first: bool | None = None) -> Any:
         """Return the field's value on a page; None (an empty list for `list`) if it is missing.
+
+        day_first: whether 05/01/2024 is in January; None: by the language of the page
 
         Numbers are int or float, prices are dicts with the keys `amount` and `currency`, and dates
         are aware datetimes in UTC.
         """
         if self.jmespath is not None:
-            return self._read_json(response.jmespath(self.jmespath), zone)
+            matches = response.jmespath(self.jmespath)
+            return self._read_json(matches, zone, response.url, day_first=bool(day_first))
         if self.type is FieldType.HTML:
             nodes = selected(response, self.css, self.xpath)
-            return (Markup(squeeze(nodes[0].get() or "")) or None) if nodes else None
+            return (Markup(squeeze(_markup(nodes[0], response))) or None) if nodes else None
         values = matched_values(response, self.css, self.xpath)
         if self.type is FieldType.LIST:
             return [text for value in values if (text := value_text(value))]
-        return typed(value_text(values[0]), self.type, zone) if values else None
+        if not values:
+            return None
+        if self.type is FieldType.DATE and day_first is None:
+            day_first = writes_day_first(response)
+        return typed(value_text(values[0]), self.type, zone, day_first=bool(day_first))
 
-    def _read_json(self, matches: SelectorList[Any], zone: ZoneInfo) -> Any:
+    def _read_json(
+        self, matches: SelectorList[Any], zone: ZoneInfo, url: str, *, day_first: bool
+    ) -> Any:
         values = [value for value in matches.getall() if value is not None]
         if self.type is FieldType.LIST:
             return [json_text(value) for value in values]
@@ -157,9 +177,9 @@ class Field(BaseModel):
             return None
         value = values[0]
         if isinstance(value, str) and self.type is FieldType.HTML:
-            return Markup(squeeze(value)) or None
+            return Markup(with_absolute_links(squeeze(value), url)) or None
         if isinstance(value, str) or self.type in (FieldType.DATE, FieldType.HTML):
-            return typed(json_text(value), self.type, zone)
+            return typed(json_text(value), self.type, zone, day_first=day_first)
         if self.type is FieldType.TEXT:
             return storable(value)
         if type(value) not in (int, float) or abs(value) > MAX_NUMBER:
@@ -256,6 +276,20 @@ def _evaluator(css: str | None, xpath: str | None, page_type: str) -> etree.XPat
     return etree.XPath(xpath or "", namespaces=namespaces, smart_strings=False)
 
 
+def _markup(node: Selector, page: TextResponse) -> str:
+    """Return the markup of a match with absolute URLs, or the value of a text or attribute."""
+    element = node.root
+    if not isinstance(element, etree._Element):
+        return node.get() or ""
+    base = base_url(page.selector.root, page.url)
+    if not isinstance(element, HtmlElement):
+        return with_absolute_links(node.get() or "", base)
+    part = deepcopy(element)
+    make_absolute(part, base)
+    markup: str = tostring(part, encoding="unicode", with_tail=False)
+    return markup
+
+
 def squeeze(value: str) -> str:
     """Replace every run of white space with one space, and strip both ends."""
     return " ".join(value.split())
@@ -277,7 +311,7 @@ def value_text(value: Any) -> str:
     return squeeze(str(value))
 
 
-def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:
+def typed(value: str, kind: FieldType, zone: ZoneInfo, *, day_first: bool = False) -> Any:
     """Convert a text to a field's type; None if that is not possible."""
     if not value:
         return None
@@ -286,7 +320,7 @@ def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:
     if kind is FieldType.PRICE:
         return read_price(value)
     if kind is FieldType.DATE:
-        return read_date(value, zone)
+        return read_date(value, zone, day_first=day_first)
     return value
 
 
@@ -347,17 +381,33 @@ def read_price(value: str) -> dict[str, Any] | None:
     return None if read is None else {"amount": read[0], "currency": read[1]}
 
 
-def read_date(value: str, zone: ZoneInfo) -> datetime | None:
+def writes_day_first(response: TextResponse) -> bool:
+    """Return whether the language of a page certainly writes the day before the month.
+
+    English does only with a region, as in `en-GB`.
+    """
+    root = response.selector.root
+    tag = root.get("lang") if isinstance(root, etree._Element) else None
+    language, _, region = (tag or "").strip().lower().replace("_", "-").partition("-")
+    if language == "en":
+        return region in DAY_FIRST_REGIONS
+    return language in DAY_FIRST_LANGUAGES and region != "us"
+
+
+def read_date(value: str, zone: ZoneInfo, *, day_first: bool = False) -> datetime | None:
     """Return the date in a text in UTC; None if there is none.
 
-    zone: time zone of dates without a UTC offset
+    zone:      time zone of dates without a UTC offset
+    day_first: whether the day comes first in dates such as 05/01/2024
 
     Relative dates ("2 hours ago") are rejected: they would differ on every visit.
     """
     try:
         read: datetime | None = datetime.fromisoformat(value)
     except ValueError:
-        read = _parse_date(value[:MAX_DATE_CHARACTERS])
+        text = value[:MAX_DATE_CHARACTERS]
+        is_day_first = day_first and AMBIGUOUS_DATE.match(text) is not None
+        read = _parse_date(text, day_first=is_day_first or DOTTED_DATE.match(text) is not None)
     if read is None:
         return None
     try:
@@ -367,7 +417,7 @@ def read_date(value: str, zone: ZoneInfo) -> datetime | None:
 
 
 @lru_cache(maxsize=1024)
-def _parse_date(value: str) -> datetime | None:
+def _parse_date(value: str, *, day_first: bool) -> datetime | None:
     if INCOMPLETE_DATE.fullmatch(value):
         return None
     # Day and year are two numbers, or enough digits for a date without separators.
@@ -385,7 +435,7 @@ def _parse_date(value: str) -> datetime | None:
             "PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"],
             "REQUIRE_PARTS": ["day", "month", "year"],
         }
-        | ({"DATE_ORDER": "DMY"} if DOTTED_DATE.match(value) else {}),
+        | ({"DATE_ORDER": "DMY"} if day_first else {}),
     )
     return read
 

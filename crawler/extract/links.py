@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from lxml import etree
@@ -24,6 +23,7 @@ from scrapy.http import TextResponse
 from scrapy.utils.sitemap import Sitemap
 from w3lib.url import safe_url_string
 
+from crawler.extract.absolute_links import XHTML, base_url
 from crawler.extract.fields import node_text, selected
 from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
@@ -46,8 +46,6 @@ REASONS = {
 # Owner of a part of the page that describes several items.
 SHARED = ""
 DIGEST_BYTES = 8
-XHTML = "{http://www.w3.org/1999/xhtml}"
-BASE_TAGS = ("base", f"{XHTML}base")
 LINK_TAGS = ("a", "area", f"{XHTML}a", f"{XHTML}area")
 # The root element may follow an XML declaration, comments and stylesheets. The atomic group
 # prevents backtracking on pages that begin with thousands of comments.
@@ -135,23 +133,6 @@ def repeats(url: str, max_repeats: int) -> bool:
         return False
     segments = Counter(urlsplit(url).path.removesuffix("/").split("/")[1:])
     return max(segments.values(), default=0) > max_repeats
-
-
-def base_url(root: Any, url: str) -> str:
-    """Return the URL that relative links of a page refer to: its `<base href>`, else its own.
-
-    root: root of the parsed page
-    url:  URL of the page
-
-    Scrapy's `get_base_url` reads only the first 4,096 characters of a page.
-    """
-    for element in root.iter(*BASE_TAGS) if isinstance(root, etree._Element) else ():
-        if (href := element.get("href")) is not None:
-            # Browsers ignore a base with an invalid URL.
-            with suppress(ValueError):
-                return base if is_http(base := urljoin(url, href.strip(BLANKS))) else url
-            break
-    return url
 
 
 def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:

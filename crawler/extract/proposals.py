@@ -18,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from lxml import etree
 from scrapy.http import TextResponse
 
-from crawler.extract.links import base_url
+from crawler.extract.absolute_links import base_url
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
 from crawler.utils.text import count

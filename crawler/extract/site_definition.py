@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
@@ -127,6 +127,11 @@ class Wrapper(BaseModel):
         "fields; `false`: none",
     )
     timezone: TimeZone = Key("UTC", description="IANA time zone of the site")
+    dates: Literal["day-first", "month-first"] | None = Key(
+        None,
+        description="order of dates such as 05/01/2024: `day-first` or `month-first`; unset: by "
+        "the language of the page",
+    )
 
     allowed_domains: Domains = Key(
         (),
@@ -317,6 +322,11 @@ class Wrapper(BaseModel):
         return ZoneInfo(self.timezone)
 
     @property
+    def day_first(self) -> bool | None:
+        """Return whether the day comes first in 05/01/2024; None: by the language of the page."""
+        return None if self.dates is None else self.dates == "day-first"
+
+    @property
     def open_hours(self) -> Week:
         """Return a read-only (168,) array: True for each hour of the local week with visits."""
         return _open_hours(self.visiting_hours, self.blackout)
@@ -460,7 +470,7 @@ class Wrapper(BaseModel):
         """Return the selector digest of each cell by name; periods and limits do not affect it."""
         return {
             name: digest_of(
-                cell.url, cell.selectors if cell.url else {}, self.timezone,
+                cell.url, cell.selectors if cell.url else {}, self.timezone, self.dates,
                 cell.database, cell.sql, cell.parameters,
             )
             for name, cell in self.cells.items()
@@ -478,7 +488,7 @@ class Wrapper(BaseModel):
     def _item_digest(self) -> str:
         links = self._list_digest if self.follow_item_links else None
         code = (self._code,) if self._code else ()
-        return digest_of(self.fields, self.wants_main_text, self.timezone, links, *code)
+        return digest_of(self.fields, self.wants_main_text, self.timezone, self.dates, links, *code)
 
     def canonical(self, url: str) -> str:
         """Return the canonical form of an absolute URL, using this site's `strip_parameters`."""

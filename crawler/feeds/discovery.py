@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 from parsel import Selector
 from scrapy.http import TextResponse
 
-from crawler.extract.links import base_url
+from crawler.extract.absolute_links import base_url
 from crawler.utils.urls import BLANKS, canonical, is_http
 
 FEED_TYPES = frozenset(

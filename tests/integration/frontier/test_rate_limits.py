@@ -93,7 +93,9 @@ async def kept_after(url: str, hosts: int) -> list[int]:
     for n in range(hosts):
         permits.give(await permits.take(f"shop{n}.example", 16, 0.0, 60.0))
     await asyncio.sleep(REUSE_SECONDS + 3 * IDLE_SECONDS)
-    sizes = [len(each) for each in (permits._free, permits._locks, permits._waiting, permits._given)]
+    sizes = [
+        len(each) for each in (permits._free, permits._locks, permits._waiting, permits._given)
+    ]
     await permits.close()
     left = [key async for key in client.scan_iter(f"*{prefix}*")]
     await client.aclose()

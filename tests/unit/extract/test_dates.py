@@ -127,3 +127,39 @@ def test_parsing_loads_only_the_required_languages(value: str, languages: set[st
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {name.rpartition(".")[2] for name in done.stdout.split()} == languages
+
+
+@pytest.mark.parametrize(
+    ("value", "month_first", "day_first"),
+    [
+        ("05/01/2024", at(2024, 5, 1), at(2024, 1, 5)),
+        ("5-1-2024 17:30", at(2024, 5, 1, 17, 30), at(2024, 1, 5, 17, 30)),
+        ("05/01/24", at(2024, 5, 1), at(2024, 1, 5)),
+        ("05/25/2024", at(2024, 5, 25), at(2024, 5, 25)),
+        ("25/05/2024", at(2024, 5, 25), at(2024, 5, 25)),
+        ("2024/05/01", at(2024, 5, 1), at(2024, 5, 1)),
+        ("24/10/8", at(2024, 10, 8), at(2024, 10, 8)),
+        ("May 1, 2024", at(2024, 5, 1), at(2024, 5, 1)),
+        ("2024-05-01T00:00:00Z", at(2024, 5, 1), at(2024, 5, 1)),
+    ],
+)
+def test_order_matters_only_in_ambiguous_dates(
+    value: str, month_first: datetime, day_first: datetime
+) -> None:
+    assert read_date(value, ZoneInfo("UTC")) == month_first
+    assert read_date(value, ZoneInfo("UTC"), day_first=True) == day_first
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("fr", at(2024, 1, 5)), ("de-AT", at(2024, 1, 5)), ("en-GB", at(2024, 1, 5)),
+        ("EN_gb", at(2024, 1, 5)), ("en", at(2024, 5, 1)), ("en-US", at(2024, 5, 1)),
+        ("es-US", at(2024, 5, 1)), ("ja", at(2024, 5, 1)), ("", at(2024, 5, 1)),
+    ],
+)  # fmt: skip
+def test_language_of_the_page_decides_the_order(language: str, expected: datetime) -> None:
+    response = page(f"<html lang='{language}'><time>05/01/2024</time></html>")
+    assert date("time").read(response, ZoneInfo("UTC")) == expected
+    for day_first, always in ((True, at(2024, 1, 5)), (False, at(2024, 5, 1))):
+        assert date("time").read(response, ZoneInfo("UTC"), day_first=day_first) == always

@@ -27,6 +27,8 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.body_limits.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.redirect.MetaRefreshMiddleware": None,
         "crawler.fetch.lean.MetaRefreshMiddleware": 580,
+        "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
+        "crawler.fetch.lean.RedirectMiddleware": 600,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried

@@ -308,8 +308,8 @@ class WrapperSpider(Spider):
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
         """Convert a response to a Fetched, in a subprocess if that may take long."""
         fetched = self.fetched(response, response.meta["target"])
-        if response.status == 304:
-            fetched.outcome = Outcome.NOT_MODIFIED
+        if response.status == 304 and (decided := status_outcome(response)):
+            fetched.outcome, fetched.reason = decided
             return [fetched]
         if isinstance(response, TextResponse):
             response = decoded(response)
@@ -424,15 +424,16 @@ class WrapperSpider(Spider):
         """Create a Fetched with the metadata of a response, before its content is extracted."""
         is_moved = response.url != target.url
         final = self.wrapper.canonical(response.url) if is_moved else target.url
+        now = self.clock.now()
         return Fetched(
             target,
-            self.clock.now(),
+            now,
             self.wrapper.selector_digest_of(target),
             response.status,
             round(response.meta.get("download_latency", 0) * 1000),
             size=len(response.body),
             raw_hash=raw_hash(response.body),
-            validators=validators_of(response),
+            validators=validators_of(response, now),
             final_url=final if final != target.url else None,
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,

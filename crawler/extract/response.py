@@ -5,6 +5,9 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 from scrapy.http import Headers, Response, TextResponse
@@ -14,6 +17,9 @@ from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 
 GONE = frozenset({404, 410})
+CONDITIONS = ("If-None-Match", "If-Modified-Since")
+# No request asks for a part.
+PARTIAL = 206
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
 GUESSED_BYTES = 65_536
@@ -25,6 +31,9 @@ LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp
 WIDE = ("utf-16", "utf-32")
 PERMANENT = frozenset({301, 308})
 MAX_VALIDATOR_BYTES = 1000
+YEAR = re.compile(r"\b\d{4}\b")
+# Clocks of servers may be ahead, and some send local times as GMT.
+MAX_AHEAD = timedelta(days=1)
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
 # JSON types such as application/ld+json have no class in Scrapy.
@@ -40,6 +49,9 @@ def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
     """Return the outcome and reason of a response that is not a page; None if it is a page."""
     status = response.status
     if status == 304:
+        sent = response.request.headers if response.request is not None else CONDITIONS
+        if not any(name in sent for name in CONDITIONS):
+            return Outcome.ERROR, "status 304, but the request had no condition"
         return Outcome.NOT_MODIFIED, None
     if status in GONE:
         return Outcome.GONE, None
@@ -47,6 +59,8 @@ def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
         return Outcome.BLOCKED, f"status {status}"
     if not 200 <= status < 300:
         return Outcome.ERROR, f"status {status}"
+    if status == PARTIAL:
+        return Outcome.ERROR, f"status {status}: only a part of the page"
     return None
 
 
@@ -158,14 +172,40 @@ def unfollowed(response: Response) -> str:
     return f"status {response.status}" + (f", redirects to {to[:200]!r}" if to else "")
 
 
-def validators_of(response: Response) -> Validators:
-    """Return the ETag and Last-Modified headers of a response; overlong values are ignored."""
+def validators_of(response: Response, now: datetime) -> Validators:
+    """Return the ETag and Last-Modified headers of a response; unusable values are ignored.
+
+    These are overlong values, `ETag: *`, to which every page would match, and times in the future,
+    after which many servers do not send a change.
+    """
 
     def header(name: str) -> str | None:
         value = response.headers.get(name)
         return value.decode("latin-1") if value and len(value) <= MAX_VALIDATOR_BYTES else None
 
-    return Validators(header("ETag"), header("Last-Modified"))
+    etag, last_modified = header("ETag"), header("Last-Modified")
+    if etag is not None and etag.strip() == "*":
+        etag = None
+    if last_modified is not None and _is_future(last_modified, now):
+        last_modified = None
+    return Validators(etag, last_modified)
+
+
+@lru_cache(maxsize=256)
+def _time_of(value: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _is_future(value: str, now: datetime) -> bool:
+    # The year is enough for most pages.
+    if (year := YEAR.search(value)) is not None and int(year[0]) < now.year:
+        return False
+    moment = _time_of(value)
+    return moment is not None and moment > now + MAX_AHEAD
 
 
 def raw_hash(body: bytes) -> str:

@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from crawler.errors import NoConnection
+from crawler.extract.response import CONDITIONS
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.lean import Middlewares, Signals
 from crawler.frontier.session import Session
@@ -44,6 +45,10 @@ BUSY = frozenset({429, 503})
 REFUSED = frozenset({403, 429})
 # Errors of connections, rather than of single pages.
 UNREACHABLE = (CannotResolveHostError, DownloadConnectionRefusedError, NoConnection)
+# Responses to garbled conditions: servers check a validator less strictly when they create it.
+REJECTED = frozenset({400, 412})
+# Key in the meta of a request that is sent without conditions.
+UNCONDITIONAL = "unconditional"
 MAX_WAITS = 3
 ENDED = "the run has ended"
 PAUSE_HOURS = 1.0
@@ -343,18 +348,29 @@ class ConditionalGetMiddleware:
     def process_request(self, request: Request) -> None:
         """Set the headers, or remove them if a redirect led to a different URL."""
         target = request.meta.get("target")
-        if not isinstance(target, Target):
+        if not isinstance(target, Target) or UNCONDITIONAL in request.meta:
             return
         is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
         targets = [target, *request.meta.get("shared_fetch", ())]
         if not (is_same and target.content_hash and self._can_share(targets)):
-            request.headers.pop("If-None-Match", None)
-            request.headers.pop("If-Modified-Since", None)
+            for name in CONDITIONS:
+                request.headers.pop(name, None)
             return
         if target.validators.etag:
             request.headers["If-None-Match"] = target.validators.etag
         if target.validators.last_modified:
             request.headers["If-Modified-Since"] = target.validators.last_modified
+
+    def process_response(self, request: Request, response: Response) -> Response | Request:
+        """Repeat a request without its conditions if a server does not understand them."""
+        if response.status not in REJECTED or not any(
+            name in request.headers for name in CONDITIONS
+        ):
+            return response
+        again = request.replace(meta=request.meta | {UNCONDITIONAL: True}, dont_filter=True)
+        for name in CONDITIONS:
+            again.headers.pop(name, None)
+        return again
 
     def _can_share(self, targets: list[Target]) -> bool:
         """Return whether a 304 response would apply to all targets, which share one page.

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Self
+from urllib.parse import urldefrag
 
 from pydispatch import dispatcher  # type: ignore[import-untyped]
 from scrapy import Request, logformatter, signals
@@ -17,7 +18,7 @@ from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.core.spidermw import SpiderMiddlewareManager
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares import redirect
-from scrapy.exceptions import _InvalidOutput
+from scrapy.exceptions import IgnoreRequest, _InvalidOutput
 from scrapy.http import Response, TextResponse
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.signalmanager import SignalManager
@@ -29,6 +30,8 @@ from twisted.python.failure import Failure
 
 # Number of characters at the start of a page in which Scrapy looks for a meta refresh.
 HEAD_CHARACTERS = 4096
+# Number of redirects that may lead back to the same URL.
+MAX_RETURNS = 2
 
 
 class Stats(MemoryStatsCollector):
@@ -131,16 +134,56 @@ class Middlewares(DownloaderMiddlewareManager):
         raise _InvalidOutput(f"Middleware {method.__qualname__} must return a Response, not {kind}")
 
 
+def check_loop(redirected: Request, request: Request) -> None:
+    """Raise IgnoreRequest if a redirect leads to a URL for the third time.
+
+    A first redirect to the same URL may set the cookie that the page requires.
+    """
+    urls = [*earlier_urls(request), urldefrag(request.url)[0]]
+    if urls.count(urldefrag(redirected.url)[0]) > MAX_RETURNS:
+        raise IgnoreRequest("max redirections reached (they are a loop)")
+
+
+def earlier_urls(request: Request) -> list[str]:
+    """Return the URLs from which a request was redirected, without fragments."""
+    return [urldefrag(url)[0] for url in request.meta.get("redirect_urls", ())]
+
+
+class RedirectMiddleware(redirect.RedirectMiddleware):
+    """Follows redirects, and stops in a loop before REDIRECT_MAX_TIMES redirects."""
+
+    def _redirect(self, redirected: Request, request: Request, reason: Any) -> Request:
+        check_loop(redirected, request)
+        return super()._redirect(redirected, request, reason)
+
+
 class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):
-    """Follows meta refreshes; skips the search for the tag in pages that cannot have one."""
+    """Follows meta refreshes; skips the search for the tag in pages that cannot have one.
+
+    Pages that refresh themselves, such as front pages of news sites, are not requested again.
+    """
 
     def process_response(self, request: Request, response: Response) -> Request | Response:  # type: ignore[override] # Scrapy passes no spider
         """Return a request for the page to which a response refreshes, or the response."""
         if isinstance(response, TextResponse):
-            head = response.text[:HEAD_CHARACTERS]
+            try:
+                head = response.text[:HEAD_CHARACTERS]
+            except (LookupError, UnicodeError):
+                # Python has codecs that are not encodings of text, such as rot13.
+                response = response.replace(encoding="utf-8")
+                head = response.text[:HEAD_CHARACTERS]
             if "refresh" not in head.lower():
                 return response
-        return super().process_response(request, response)
+        result = super().process_response(request, response)
+        if isinstance(result, Request) and urldefrag(result.url)[0] == urldefrag(response.url)[0]:
+            # The first refresh may need the cookie that the page sets.
+            is_first = urldefrag(request.url)[0] not in earlier_urls(request)
+            return result if is_first and b"Set-Cookie" in response.headers else response
+        return result
+
+    def _redirect(self, redirected: Request, request: Request, reason: Any) -> Request:
+        check_loop(redirected, request)
+        return super()._redirect(redirected, request, reason)
 
 
 class Scraper(scraper.Scraper):

@@ -7,10 +7,11 @@ hostile file keeps it busy for seconds.
 from __future__ import annotations
 
 import zlib
+from io import BytesIO
 from typing import Any
 
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
-from scrapy.utils._compression import _DecompressionMaxSizeExceeded
+from scrapy.utils._compression import brotli, zstd  # type: ignore[attr-defined] # by version
 
 from crawler.errors import BadResponse, TooLarge
 
@@ -25,6 +26,7 @@ EXTRA, NAME, COMMENT, CHECK = 4, 8, 16, 2
 MAX_LAYERS = 5
 # Magic numbers of Zstandard frames; of skippable frames, only the bytes that are always the same.
 FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
+TOO_SHORT = "the data ends too early"
 
 
 class CorruptData(Exception):
@@ -38,7 +40,8 @@ def decoded_body(
 
     limit_bytes: maximum size after each coding
 
-    Raises BadResponse for a body that is too large, corrupt or compressed too often.
+    Raises BadResponse for a body that is too large, corrupt, incomplete or compressed too often: the
+    beginning of a page would count as a change of the page.
     """
     layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
     if len(layers) > MAX_LAYERS:
@@ -54,13 +57,13 @@ def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
         return body
     try:
         if coding in {b"gzip", b"x-gzip"}:
-            return gunzipped(body, limit_bytes)
+            return gunzipped(body, limit_bytes, is_whole=True)
         if coding == b"deflate":
             return inflated(body, limit_bytes)
         if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
             raise BadResponse(f"has more than {MAX_PARTS} compressed parts")
-        return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
-    except (_DecompressionMaxSizeExceeded, TooLarge):
+        return (_unzstd if coding == b"zstd" else _unbrotli)(body, limit_bytes)
+    except TooLarge:
         problem: BadResponse = TooLarge(limit_bytes)
     except BadResponse as error:
         problem = BadResponse(str(error))
@@ -71,13 +74,42 @@ def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
     raise problem
 
 
-def gunzipped(data: bytes, limit_bytes: int) -> bytes:
+def _unbrotli(data: bytes, limit_bytes: int) -> bytes:
+    decompressor = brotli.Decompressor()
+    result = bytearray(decompressor.process(data, output_buffer_limit=PIECE_BYTES))
+    while not decompressor.is_finished():
+        piece = decompressor.process(b"", output_buffer_limit=PIECE_BYTES)
+        if not piece:
+            raise CorruptData(TOO_SHORT)
+        _extend(result, piece, limit_bytes)
+    return bytes(result)
+
+
+def _unzstd(data: bytes, limit_bytes: int) -> bytes:
+    result, file = bytearray(), zstd.ZstdFile(BytesIO(data))
+    try:
+        while piece := file.read(PIECE_BYTES):
+            _extend(result, piece, limit_bytes)
+    except EOFError:
+        raise CorruptData(TOO_SHORT) from None
+    return bytes(result)
+
+
+def _extend(result: bytearray, piece: bytes, limit_bytes: int) -> None:
+    result += piece
+    if len(result) > limit_bytes:
+        result.clear()  # the traceback of the error would keep the data in memory
+        raise TooLarge(limit_bytes)
+
+
+def gunzipped(data: bytes, limit_bytes: int, *, is_whole: bool = False) -> bytes:
     """Decompress a gzip file with one or more members, up to the first corrupt one.
 
     limit_bytes: maximum size of the result
+    is_whole:    raise CorruptData if a member is corrupt or incomplete
 
     Raises CorruptData if nothing can be decompressed, and BadResponse if the result is larger than
-    the limit or the file has too many members.
+    the limit or the file has too many members. Checksums are not compared.
     """
     result, at = bytearray(), 0
     for _ in range(MAX_PARTS):
@@ -85,9 +117,11 @@ def gunzipped(data: bytes, limit_bytes: int) -> bytes:
         try:
             at = _decompress(decompressor, data, _end_of_header(data, at), result, limit_bytes)
         except zlib.error as error:
-            if not result:
+            if is_whole or not result:
                 raise CorruptData(str(error)) from None
             return bytes(result)
+        if is_whole and not decompressor.eof:
+            raise CorruptData(TOO_SHORT)
         # Ignore trailing data: some programs pad files.
         if not decompressor.eof or not data.startswith(GZIP, at + TRAILER_BYTES):
             return bytes(result)
@@ -100,16 +134,20 @@ def inflated(data: bytes, limit_bytes: int) -> bytes:
 
     limit_bytes: maximum size of the result
 
-    Raises CorruptData for other data, and BadResponse if the result is larger than the limit.
+    Raises CorruptData for other and incomplete data, and BadResponse if the result is larger than
+    the limit.
     """
+    cause = ""
     for bits in (zlib.MAX_WBITS, RAW):
-        result = bytearray()
+        result, decompressor = bytearray(), zlib.decompressobj(bits)
         try:
-            _decompress(zlib.decompressobj(bits), data, 0, result, limit_bytes)
+            _decompress(decompressor, data, 0, result, limit_bytes)
         except zlib.error as error:
-            cause = str(error)
+            cause = cause or str(error)
         else:
-            return bytes(result)
+            if decompressor.eof:
+                return bytes(result)
+            cause = TOO_SHORT
     raise CorruptData(cause)
 
 
@@ -125,10 +163,7 @@ def _decompress(
         piece = waiting or data[at : at + PIECE_BYTES]
         at += 0 if waiting else len(piece)
         read = decompressor.decompress(piece, PIECE_BYTES)
-        result += read
-        if len(result) > limit_bytes:
-            result.clear()  # the traceback of the error would keep the data in memory
-            raise TooLarge(limit_bytes)
+        _extend(result, read, limit_bytes)
         if not piece and not read:
             break
     return at - len(decompressor.unused_data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from datetime import UTC, datetime
 
 import pytest
 from scrapy import Request
@@ -58,8 +59,9 @@ recently by its owners."""
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
-        *((status, None) for status in (200, 201, 203, 206)),
+        *((status, None) for status in (200, 201, 203)),
         (304, Outcome.NOT_MODIFIED),
+        (206, Outcome.ERROR),
         *((status, Outcome.GONE) for status in (404, 410)),
         *((status, Outcome.BLOCKED) for status in (401, 403, 407, 429, 451)),
         *((status, Outcome.ERROR) for status in (300, 302, 400, 402, 405, 408, 418)),
@@ -197,17 +199,20 @@ def test_character_split_by_the_sample_is_decoded() -> None:
     assert decoded(page(body.encode())).text == body
 
 
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
 def test_validators_are_stored_unchanged() -> None:
     headers = {"ETag": 'W/"1"', "Last-Modified": "Wed, 01 May 2024 12:00:00 GMT"}
-    assert validators_of(Response(SITE, headers=headers)) == Validators(
+    assert validators_of(Response(SITE, headers=headers), NOW) == Validators(
         'W/"1"', "Wed, 01 May 2024 12:00:00 GMT"
     )
-    assert not validators_of(Response(SITE))
+    assert not validators_of(Response(SITE), NOW)
 
 
 def test_overlong_validators_are_ignored() -> None:
     headers = {"ETag": "e" * MAX_VALIDATOR_BYTES, "Last-Modified": "l" * (MAX_VALIDATOR_BYTES + 1)}
-    assert validators_of(Response(SITE, headers=headers)) == Validators(headers["ETag"], None)
+    assert validators_of(Response(SITE, headers=headers), NOW) == Validators(headers["ETag"], None)
 
 
 def test_raw_hash_covers_every_byte() -> None:
@@ -245,3 +250,27 @@ def test_a_page_has_moved_if_all_redirects_are_permanent(
     request = Request(SITE, meta={"redirect_reasons": statuses} if statuses else None)
     response = Response(f"{SITE}new", request=request)
     assert moved_to(response, response.url) == (response.url if has_moved else None)
+
+
+@pytest.mark.parametrize(
+    ("etag", "last_modified", "expected"),
+    [
+        ("*", None, Validators(None, None)),
+        ('W/"*"', None, Validators('W/"*"', None)),
+        ("unquoted", None, Validators("unquoted", None)),
+        (None, "Fri, 01 Jan 2100 00:00:00 GMT", Validators(None, None)),
+        (
+            '"1"', "Mon, 02 Mar 2026 23:00:00 GMT",
+            Validators('"1"', "Mon, 02 Mar 2026 23:00:00 GMT"),
+        ),
+        ('"1"', "Wed, 04 Mar 2026 12:00:00 GMT", Validators('"1"', None)),
+        (None, "yesterday", Validators(None, "yesterday")),
+        (None, "Fri, 99 Dec 9999 23:59:59 GMT", Validators(None, "Fri, 99 Dec 9999 23:59:59 GMT")),
+    ],
+)  # fmt: skip
+def test_unusable_validators_are_ignored(
+    etag: str | None, last_modified: str | None, expected: Validators
+) -> None:
+    given = {"ETag": etag, "Last-Modified": last_modified}
+    headers = {name: value for name, value in given.items() if value is not None}
+    assert validators_of(Response(SITE, headers=headers), NOW) == expected

@@ -54,6 +54,7 @@ def read(answer: Response, of: WrapperSpider | None = None, **state: Any) -> Fet
     url = state.pop("url", answer.url)
     kind = state.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
     answer.request = crawling.request(Target("shop", url, kind, **state))
+    answer.request.headers["If-None-Match"] = '"1"'
     (fetched,) = crawling.parse_target(answer)
     return fetched
 

@@ -6,10 +6,19 @@ import gzip
 import os
 import zlib
 
+import brotli
 import pytest
+from backports import zstd
 
-from crawler.errors import BadResponse
-from crawler.utils.compression import MAX_PARTS, PIECE_BYTES, CorruptData, gunzipped, inflated
+from crawler.errors import BadResponse, TooLarge
+from crawler.utils.compression import (
+    MAX_PARTS,
+    PIECE_BYTES,
+    CorruptData,
+    decoded_body,
+    gunzipped,
+    inflated,
+)
 
 LIMIT = 1_000_000
 TEXT = os.urandom(3 * PIECE_BYTES) + b"the same " * 30_000
@@ -82,3 +91,27 @@ def test_rejects_output_above_limit() -> None:
 def test_rejects_too_many_members() -> None:
     with pytest.raises(BadResponse, match="parts"):
         gunzipped(gzip.compress(b"") * (MAX_PARTS + 1), LIMIT)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("cut", [1, 20, 2000])
+def test_incomplete_body_is_rejected(coding: str, cut: int) -> None:
+    compress = {
+        "gzip": lambda text: gzip.compress(text)[:-8],  # without the checksum, which is not needed
+        "deflate": zlib.compress, "br": brotli.compress, "zstd": zstd.compress,
+    }[coding]  # fmt: skip
+    body = compress(TEXT)
+    whole = body + b"checksum" if coding == "gzip" else body
+    assert decoded_body(whole, [coding.encode()], LIMIT) == (TEXT, [])
+    with pytest.raises(BadResponse, match="cannot be decompressed"):
+        decoded_body(
+            body[:-cut] if coding != "deflate" else body[: -4 - cut], [coding.encode()], LIMIT
+        )
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd"])
+def test_large_body_of_any_coding_is_rejected(coding: str) -> None:
+    compress = brotli.compress if coding == "br" else zstd.compress
+    with pytest.raises(TooLarge):
+        decoded_body(compress(bytes(LIMIT + 1)), [coding.encode()], LIMIT)
+    assert decoded_body(compress(bytes(LIMIT)), [coding.encode()], LIMIT) == (bytes(LIMIT), [])

@@ -31,7 +31,7 @@ from crawler.extract.response import with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
-from crawler.utils.urls import BLANKS, is_http
+from crawler.utils.urls import BLANKS, is_http, without_userinfo
 
 logger = logging.getLogger(__name__)
 # Placeholder pattern for the parts of a sitemap index, which match no pattern.
@@ -285,7 +285,7 @@ class _Links:
         if not is_http(url) or len(url) > self._max_characters:
             return None
         try:
-            return self._wrapper.canonical(url)
+            return self._wrapper.canonical(without_userinfo(url))
         except ValueError:
             return None
 

@@ -28,6 +28,8 @@ from scrapy.utils.defer import _process_pending_io, aiter_errback, ensure_awaita
 from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
+from crawler.utils.urls import without_userinfo
+
 # Number of characters at the start of a page in which Scrapy looks for a meta refresh.
 HEAD_CHARACTERS = 4096
 # Number of redirects that may lead back to the same URL.
@@ -134,14 +136,17 @@ class Middlewares(DownloaderMiddlewareManager):
         raise _InvalidOutput(f"Middleware {method.__qualname__} must return a Response, not {kind}")
 
 
-def check_loop(redirected: Request, request: Request) -> None:
-    """Raise IgnoreRequest if a redirect leads to a URL for the third time.
+def checked(redirected: Request, request: Request) -> Request:
+    """Return the request for a redirect, without user name and password.
 
-    A first redirect to the same URL may set the cookie that the page requires.
+    Raises IgnoreRequest if it leads to the same URL for the third time. A first redirect to the
+    same URL may set the cookie that the page requires.
     """
+    redirected = redirected.replace(url=without_userinfo(redirected.url))
     urls = [*earlier_urls(request), urldefrag(request.url)[0]]
     if urls.count(urldefrag(redirected.url)[0]) > MAX_RETURNS:
         raise IgnoreRequest("max redirections reached (they are a loop)")
+    return redirected
 
 
 def earlier_urls(request: Request) -> list[str]:
@@ -153,8 +158,7 @@ class RedirectMiddleware(redirect.RedirectMiddleware):
     """Follows redirects, and stops in a loop before REDIRECT_MAX_TIMES redirects."""
 
     def _redirect(self, redirected: Request, request: Request, reason: Any) -> Request:
-        check_loop(redirected, request)
-        return super()._redirect(redirected, request, reason)
+        return super()._redirect(checked(redirected, request), request, reason)
 
 
 class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):
@@ -182,8 +186,7 @@ class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):
         return result
 
     def _redirect(self, redirected: Request, request: Request, reason: Any) -> Request:
-        check_loop(redirected, request)
-        return super()._redirect(redirected, request, reason)
+        return super()._redirect(checked(redirected, request), request, reason)
 
 
 class Scraper(scraper.Scraper):

@@ -103,6 +103,14 @@ def host_of(url: str) -> str:
         return ""
 
 
+def without_userinfo(url: str) -> str:
+    """Return a valid absolute URL without user name and password, which Freshet does not send."""
+    if "@" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
 def is_http(url: str) -> bool:
     """Return True for an absolute http or https URL with a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))

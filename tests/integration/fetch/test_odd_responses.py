@@ -129,3 +129,25 @@ def test_invalid_charset_is_ignored(
     assert results(database) == [("new", None)]
     (post,) = database.posts.find()
     assert post["fields"]["title"] == "Grün"
+
+
+def test_passwords_in_links_and_redirects_are_left_out(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    place = f"ann:secret@127.0.0.1:{server.port}"
+    server.answers |= {
+        "/list": page(f"<a href=http://{place}/item/1>1</a><a href=/item/2>2</a>"),
+        "/item/1": page(PAGE),
+        "/item/2": page("", f"Location: http://{place}/item/3", status="302 Found"),
+        "/item/3": page(PAGE.replace(b"Tea", b"Coffee")),
+    }
+    definition = freshet.wrapper(
+        "shop", start_urls=[f"{server.url}/list"], item_pages="/item/", robots=False,
+        fields={"title": "h1"},
+    )  # fmt: skip
+    result = freshet.crawl(definition)
+    assert results(database) == [("new", None)] * 3
+    assert database.targets.find_one({"url": f"{server.url}/item/1"})
+    assert "secret" not in result.err + "".join(server.heads)
+    for name in ("targets", "visits", "posts"):
+        assert "secret" not in str(list(database[name].find()))

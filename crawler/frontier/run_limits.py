@@ -19,9 +19,10 @@ import numpy as np
 
 from crawler.extract.list_wrappers import FeedsWrapper, connections_by_host
 from crawler.extract.site_definition import Wrapper
-from crawler.storage import due, targets, visits
+from crawler.storage import due, leases, targets, visits
 from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.due import DueTargets, VisitShare
+from crawler.storage.leases import Lease
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.dispatch import Capacity, dispatch, equal_ratio, least, room
@@ -33,14 +34,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Other runs use the same caps, so visits in the database are counted again after this time.
 RECOUNT_AFTER = timedelta(minutes=1)
+# Maximum number of requests that a run reserves at once of caps that several spiders share.
+MAX_RESERVED = 1000
 
 
 class Allowance:
-    """Counts requests against the plan's daily and hourly caps; days and hours are in UTC."""
+    """Counts requests against the plan's daily and hourly caps; days and hours are in UTC.
 
-    def __init__(self, db: Database, patience: MongoRetry, wrapper: Wrapper, clock: Clock) -> None:
+    If several spiders share the caps, each run stores in its lease how many requests it may still
+    make. So runs at the same time exceed no cap, whatever is in flight.
+    """
+
+    def __init__(
+        self, db: Database, patience: MongoRetry, wrapper: Wrapper, clock: Clock,
+        lease: Lease | None = None,
+    ) -> None:  # fmt: skip
         self._db, self._patience, self._clock = db, patience, clock
-        self._wrapper = wrapper
+        self._wrapper, self._lease = wrapper, lease
         self._caps: tuple[int, int] = (0, 0)
         self._is_full = False
         self._reached = (False, False)
@@ -103,6 +113,8 @@ class Allowance:
         """Return how many requests the caps allow now, after those in flight; None: no cap."""
         if self._is_full or not any(self._caps):
             return None
+        # Before the visits are counted: a visit that is stored meanwhile counts twice, not never.
+        in_flight += await self._reserved()
         now = self._clock.now()
         hour = now.replace(minute=0, second=0, microsecond=0)
         daily, hourly = self._caps
@@ -119,7 +131,7 @@ class Allowance:
         now = self._clock.now()
         spent = self._left is None or self._left <= 0
         if spent or self._good_until is None or now >= self._good_until:
-            self._left = self._share(await self.room(in_flight))
+            self._left = await self._share(in_flight)
             hour_ends = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
             self._good_until = min(now + RECOUNT_AFTER, hour_ends)
         if self._left is None:
@@ -139,11 +151,31 @@ class Allowance:
         if self._left is not None:
             self._left += count
 
-    def _share(self, left: int | None) -> int | None:
-        """Return a quarter of what is left if other spiders of the plan use the same caps."""
+    async def _share(self, in_flight: int) -> int | None:
+        """Return how many requests this run may make until it counts again; None: no limit.
+
+        If other spiders use the same caps, this is a quarter of what is left, which is reserved.
+        """
+        left = await self.room(in_flight)
         if left is None or len(self._spiders) < 2:
             return left
-        return -(-left // 4)
+        share = min(-(-left // 4), MAX_RESERVED)
+        if self._lease is None:
+            return share
+        await self._lease.reserve(in_flight + share)
+        # Other runs may have reserved at the same time: then at least one of them sees the other.
+        left = await self.room(in_flight)
+        if left is not None and left < share:
+            share = left
+            await self._lease.reserve(in_flight + share)
+        return share
+
+    async def _reserved(self) -> int:
+        """Return the number of requests that other runs under the same caps have reserved."""
+        others = [name for name in self._spiders if name != self._wrapper.name]
+        if not others:
+            return 0
+        return await self._patience.read(lambda: leases.reserved(self._db, others))
 
     async def _spent(self, since: datetime) -> int:
         return await self._patience.read(lambda: visits.count_since(self._db, self._spiders, since))

@@ -342,7 +342,9 @@ class Session:
             shared = await self.frontier.open()
             await self.lease.take(f"{self.spider} is already being crawled", shared)
             self.lease.keep(self.fail)
-            self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
+            self.allowance = Allowance(
+                store.db, self.patience, self.wrapper, self.clock, self.lease
+            )
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
             if self.wrapper.archive:
                 self.archive = ArchiveWriter(self.config, self.wrapper.name)

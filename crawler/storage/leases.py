@@ -140,6 +140,12 @@ class Lease:
                 async with asyncio.timeout(RELEASE_SECONDS):
                     await self._leases.update_one({"_id": self.name}, own)
 
+    async def reserve(self, requests: int) -> None:
+        """Store how many requests this work may still make that no visit in the database counts."""
+        own: Document = {"_id": self.name, "number": self.number}
+        stored = {"$set": {"reserved": requests}}
+        await self._patience.read(lambda: self._leases.update_one(own, stored))
+
     @property
     def is_sure(self) -> bool:
         """Return whether the last renewal is recent enough that no other process has the lease."""
@@ -201,6 +207,7 @@ class Lease:
                 "$set": {
                     "number": {"$cond": [is_free, raised, "$number"]},
                     "shared": {"$cond": [is_free, {"$literal": shared}, "$shared"]},
+                    "reserved": {"$cond": [is_free, 0, {"$ifNull": ["$reserved", 0]}]},
                 }
             },
             {"$set": {"holders": {"$cond": [is_ours, joined, "$holders"]}}},
@@ -258,6 +265,12 @@ async def active(
     if without_redis:
         query["shared"] = ""
     return {lease["_id"]: holders async for lease, holders in _held(db, query)}
+
+
+async def reserved(db: Database, spiders: Sequence[str]) -> int:
+    """Return the number of requests that the current runs of these spiders have reserved."""
+    query: Document = {"_id": {"$in": [f"{CRAWL}{spider}" for spider in spiders]}}
+    return sum([lease.get("reserved", 0) async for lease, _ in _held(db, query)])
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:

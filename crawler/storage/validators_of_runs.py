@@ -322,6 +322,10 @@ RUN_VALIDATORS: dict[str, Document] = {
             ),
             "number": count("number of the owner; it grows with each new owner"),
             "shared": text("id of the Redis through which holders share a run; empty: not shared"),
+            "reserved": count(
+                "number of requests that a run may still make under the caps of a plan that it "
+                "shares with other spiders, and whose visits are not stored yet"
+            ),
             "holders": {
                 "bsonType": "array",
                 "description": "processes that hold the lease",

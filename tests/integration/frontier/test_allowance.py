@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.run_limits import Allowance
+from crawler.storage import leases
 from crawler.storage.client import Database, MongoRetry
+from crawler.storage.leases import Lease
 from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on
@@ -83,3 +89,52 @@ def test_visits_of_other_runs_are_counted_again_after_a_minute(stored: tuple[Db,
         return taken
 
     assert on(stored[1], story) == [True, True, False]
+
+
+NAMES = ["a", "b", "c", "d", "e", "f"]
+
+
+async def requests_of_a_run(db: Database, name: str, cap: int) -> int:
+    """Make all requests that a cap allows, storing their visits late; return their number."""
+    patience, clock = MongoRetry(1, never), Clock()
+    lease = Lease(db, f"crawl {name}", 30.0, patience)
+    await lease.take("busy")
+    wrapper = WRAPPER.model_copy(update={"name": name})
+    allowance = Allowance(db, patience, wrapper, clock, lease)
+    allowance.follow({"daily_cap": cap, "spiders": NAMES})
+    made = in_flight = 0
+    while await allowance.take(in_flight):
+        made, in_flight = made + 1, in_flight + 1
+        await asyncio.sleep(random.uniform(0, 0.002))
+        if random.random() < 0.3:
+            visits = [{"spider": name, "at": clock.now()} for _ in range(in_flight)]
+            await db.visits.insert_many(visits, bypass_document_validation=True)
+            in_flight = 0
+    return made
+
+
+@pytest.mark.parametrize("cap", [1, 5, 60, 200])
+def test_concurrent_runs_of_one_plan_do_not_exceed_its_cap(
+    stored: tuple[Db, str], cap: int
+) -> None:
+    async def story(db: Database) -> list[int]:
+        return await asyncio.gather(*(requests_of_a_run(db, name, cap) for name in NAMES))
+
+    made = sum(on(stored[1], story))
+    assert made <= cap
+    assert cap < 60 or made > 0.8 * cap
+
+
+def test_only_running_crawls_reserve_requests(stored: tuple[Db, str]) -> None:
+    async def story(db: Database) -> list[int]:
+        lease = Lease(db, "crawl a", 30.0, MongoRetry(1, never))
+        counts = []
+        await lease.take("busy")
+        await lease.reserve(7)
+        counts.append(await leases.reserved(db, ["a", "b"]))
+        await lease.release()
+        counts.append(await leases.reserved(db, ["a", "b"]))
+        await Lease(db, "crawl a", 30.0, MongoRetry(1, never)).take("busy")
+        return [*counts, await leases.reserved(db, ["a", "b"])]
+
+    assert on(stored[1], story) == [7, 0, 0]

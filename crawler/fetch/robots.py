@@ -175,8 +175,8 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused.
 
         Also IgnoreRequest if the server cannot send the rules now (RFC 9309, section 2.3.1.4),
-        NotRequested if they were not requested, for example because the host is paused, and the error
-        of the connection if the host is unreachable.
+        NotRequested if they were not requested, for example because the host is paused, and the
+        error of the connection if the host is unreachable.
         """
         is_web = urlparse_cached(request).scheme in {"http", "https"}
         if not is_web or request.meta.get("dont_obey_robotstxt"):

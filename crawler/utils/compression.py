@@ -40,8 +40,8 @@ def decoded_body(
 
     limit_bytes: maximum size after each coding
 
-    Raises BadResponse for a body that is too large, corrupt, incomplete or compressed too often: the
-    beginning of a page would count as a change of the page.
+    Raises BadResponse for a body that is too large, corrupt, incomplete or compressed too often:
+    the beginning of a page would count as a change of the page.
     """
     layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
     if len(layers) > MAX_LAYERS:

@@ -212,7 +212,10 @@ class Downloader(downloader.Downloader):
             super()._process_queue(slot)
 
     def _is_held(self, slot: Slot) -> bool:
-        """Return whether the host of queued requests is paused; drop them if it is for too long."""
+        """Return whether queued requests have to wait because their host is paused.
+
+        If it is paused for too long, they are dropped instead, and the targets stay due.
+        """
         session = getattr(self.crawler.spider, "session", None)
         if not isinstance(session, Session) or not session.limits.holds:
             return False
@@ -221,9 +224,11 @@ class Downloader(downloader.Downloader):
         if seconds > session.config.retry_after_seconds:
             reason = f"requests to {host} are paused for another {seconds:.0f} s"
             for request, answer in list(slot.queue):
-                slot.queue.remove((request, answer))
-                answer.errback(Failure(NotRequested(reason)))  # type: ignore[no-untyped-call]
-        elif seconds > 0 and slot.latercall is None:
+                if host_of(request.url) == host:
+                    slot.queue.remove((request, answer))
+                    answer.errback(Failure(NotRequested(reason)))  # type: ignore[no-untyped-call]
+            return False
+        if seconds > 0 and slot.latercall is None:
             slot.latercall = call_later(min(seconds, 1.0), self._latercall, slot)
         return seconds > 0
 

@@ -79,6 +79,8 @@ MAX_IDLE_CONNECTIONS = 256
 # Key in request.meta: seconds spent so far, including redirects and retries.
 SPENT = "seconds_under_way"
 HTTP_ERRORS = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
+# OpenSSL's reason if the server closes a connection without the message of TLS for that.
+CLOSED = "unexpected eof while reading"
 ACCEPT_HINT = "to accept it: verify_tls = false in the site definition"
 # Messages for the common X509_V_ERR_… numbers of OpenSSL.
 FAULTS = {
@@ -483,16 +485,20 @@ def _explained(error: Exception) -> Exception:
             return cause
         if cause is not error and isinstance(cause, HTTP_ERRORS):
             return BadResponse(f"invalid HTTP response: {': '.join(map(str, cause.args))}")
-        if isinstance(cause, SSL.Error):
-            # OpenSSL's rows of library, function and reason.
-            rows = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
-            reason = rows[-1][-1] if rows else "the connection was closed"
-            return NoConnection(f"no TLS connection: {reason}")
     if isinstance(error, ResponseDataLossError):
         return ResponseDataLossError("connection closed before the end of the body")
     if isinstance(error, DownloadFailedError):
+        reasons = (_tls_problem(cause) for cause in _causes(error) if isinstance(cause, SSL.Error))
+        if (reason := next(reasons, CLOSED)) != CLOSED:
+            return NoConnection(f"no TLS connection: {reason}")
         return DownloadFailedError("connection closed before the response")
     return error
+
+
+def _tls_problem(error: SSL.Error) -> str:
+    """Return the reason in the last of OpenSSL's rows of library, function and reason."""
+    rows = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    return str(rows[-1][-1]) if rows else CLOSED
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -129,9 +129,9 @@ def _score(name: str, agent: str) -> int:
 class Rules:
     """Rules of a host for Freshet's user agent; without a parser, every URL is allowed.
 
-    characters: size of the rules
-    problem:    why the rules are unknown, so that no URL is allowed; empty if they are known
-    until:      time, in seconds by the monotonic clock, at which unknown rules are requested again
+    characters:    size of the rules
+    problem:       why the rules are unknown, so that no URL is allowed; empty if they are known
+    until:         time, by the monotonic clock in seconds, at which to request unknown rules again
     delay_seconds: the Crawl-delay; 0: none
     """
 

@@ -69,6 +69,11 @@ async def refresh_ever_new(link: Link, rest: str) -> None:
     await refreshed(f"/item/refresh-ever-new/{int(rest or 0) + 1}")(link, rest)
 
 
+async def refresh_loop(link: Link, rest: str) -> None:
+    """Answer with a page that refreshes to another one, which refreshes back."""
+    await refreshed(f"/item/refresh-loop{'' if rest else '/back'}")(link, rest)
+
+
 async def no_location(link: Link, rest: str) -> None:
     """Redirect without a location."""
     await link.head("Content-Length: 0", status="302 Found")
@@ -83,7 +88,7 @@ ALL: dict[str, Misbehaviour] = {
     "loop": to("/item/loop"),
     "ever-new": ever_new,
     "slow-moves": slow_moves,
-    "refresh-loop": refreshed("/item/refresh-loop"),
+    "refresh-loop": refresh_loop,
     "refresh-ever-new": refresh_ever_new,
     "no-location": no_location,
     "to-long": to("/" + "x" * LONG_CHARACTERS),

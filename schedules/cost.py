@@ -124,6 +124,29 @@ def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
     return cost
 
 
+@compiled
+def even_cost(rate: Floats, weight: Floats, aim: Objective, visits: float) -> float:
+    """Return the cost of a week with visits at even intervals, if changes follow no profile.
+
+    rate:   (k,) changes a week of each node, > 0
+    weight: (k,) sums to 1
+    visits: a week, > 0; need not be whole
+
+    The age and the freshness are those of Cho and Garcia-Molina 2003.
+    """
+    hours, k = WEEK_HOURS / visits, len(rate)
+    x, step, fresh, late = rate / visits, np.empty(k), np.empty(k), np.empty(k)
+    decays(x, x.max(), step, fresh, late)
+    stale, age, changes = 0.0, 0.0, 0.0
+    for i in range(k):
+        stale += weight[i] * (1 - fresh[i])
+        age += weight[i] * hours * (0.5 - fresh[i] + late[i])
+        changes += weight[i] * rate[i]
+    late_days = (aim.age * WEEK_HOURS * age + aim.delay * changes * hours / 2) / DAY_HOURS
+    cost: float = aim.stale * WEEK_HOURS * stale + late_days
+    return cost
+
+
 class Costs(NamedTuple):
     """Hold the components of the costs of a target's intervals, for one objective; t = 0 to 168.
 

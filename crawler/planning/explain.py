@@ -339,7 +339,9 @@ def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) ->
     aim: Objective = OBJECTIVES[(whole or {}).get("objective") or BALANCED]
     # Visiting hours of all sites, as in a population.
     closed = np.where(estimates.population.open_hours, 0.0, np.inf)
-    steps = candidates_of(estimates, aim, closed, MIN_VALUE).steps
+    population = estimates.population
+    lowest = MIN_VALUE * float(population.weight[0] / population.cost[0])
+    steps = candidates_of(estimates, aim, closed, lowest).steps
     visits, value = steps.visits.astype(float), steps.value.astype(float)
     has = visits <= schedule.visits_per_week * (1 + 1e-6)
     last, more = value[has][-1:], value[~has][:1]

@@ -78,6 +78,7 @@ class Offers:
 
     first, option: as in Steps
     value:         (m,) with the bonus or penalty; inf for mandatory steps
+    own:           (m,) value without them
     more:          (m,) parts of visits that each step adds to the previous one
     key:           (n,) breaks ties
     codes:         (k,) of the optional steps, ascending
@@ -87,6 +88,7 @@ class Offers:
     first: Ints
     option: NDArray[np.uint8]
     value: Floats32
+    own: Floats32
     more: NDArray[np.int32]
     key: NDArray[np.uint64]
     codes: Codes
@@ -126,7 +128,9 @@ class Offers:
         steps_of &= ALL_PARTS
         backward = steps_of.view(np.int64)[::-1]
         np.cumsum(backward, out=backward)
-        return cls(steps.first, steps.option, value, more, key, codes, packed.view(np.int64))
+        return cls(
+            steps.first, steps.option, value, steps.value, more, key, codes, packed.view(np.int64)
+        )
 
     def demand(self, codes: Codes) -> Ints:
         """Return the (g,) parts of visits whose value is at least that of each code."""
@@ -149,8 +153,8 @@ class Offers:
         parts = np.cumsum(self.more[even[order]], dtype=np.int64)
         order = order[: np.searchsorted(parts, left, "right")]
         np.add.at(count, owner[order], 1)
-        lowest = self.value[above].min(initial=np.float32(np.inf))
-        lowest = float(self.value[even[order]].min(initial=lowest))
+        lowest = self.own[above].min(initial=np.float32(np.inf))
+        lowest = float(self.own[even[order]].min(initial=lowest))
         return Taken(self.first[:-1] + count, lowest)
 
 

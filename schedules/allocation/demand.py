@@ -22,16 +22,17 @@ from schedules.allocation.optimal import (
     targets,
 )
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import Objective, costs_of, curves
+from schedules.cost import Objective, costs_of, curves, even_cost
 from schedules.estimation.estimate import Estimate
 from schedules.history import Floats, Ints
-from schedules.placement.placement import RARE, Choice, cycle_cost, options
+from schedules.placement.placement import EVEN, RARE, Choice, cycle_cost, even_options, options
 from schedules.population import Keys
 from schedules.schedule import MAX_WEEKS, WEEK_DAYS, WEEK_HOURS
 
 # Number of targets from which the prices of the grid are chosen.
 MAX_PILOT = 1_000
-# A request that saves less than this many hours of staleness is not worth a place on the curve.
+# A request that saves the least important target less than this many hours of staleness is not
+# worth a place on the curve.
 MIN_PRICE = 10 * LOWEST_PRICE
 
 
@@ -75,10 +76,12 @@ def price_grid(estimates: Estimate, aim: Objective, size: int) -> Floats:
 
     The prices are computed from a pilot sample.
     """
-    n = len(estimates.population)
+    n, population = len(estimates.population), estimates.population
+    # Relative to the weights, so that the curve does not depend on their unit.
+    lowest = MIN_PRICE * float((population.weight / population.cost).min(initial=1e9))
     if n > MAX_PILOT:
         estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_PILOT])
-    steps = candidates_of(estimates, aim, _closed(estimates), MIN_PRICE).steps
+    steps = candidates_of(estimates, aim, _closed(estimates), lowest).steps
     more = np.diff(steps.visits, prepend=np.float32(0))
     optional = np.flatnonzero(np.isfinite(steps.value))
     order = optional[np.argsort(-steps.value[optional])]
@@ -138,17 +141,26 @@ def _demand(
             least = 1e9
         limits = limits_of(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
-        choice = options(costs_of(c, aim), limits, least / t.worth[i])
+        if t.is_even[i]:
+            choice = even_options(
+                costs_of(c, aim), limits, aim, t.node[i], weight, least / t.worth[i], t.slot_gain[i]
+            )
+        else:
+            choice = options(costs_of(c, aim), limits, least / t.worth[i])
         taken, done, used = 0, -1, 0
         visits_per_week, stale_share, age_days = 0.0, 1.0, 0.0
         for g in range(len(price)):
             taken = _last_worth(choice, taken, price[g] / t.worth[i])
             if taken != done and len(choice.option):
                 option = choice.option[taken]
-                weeks, used = _placed(choice, option, slots, used)
                 visits_per_week, done = choice.visits[taken], taken
-                stale_share = cycle_cost(c, STALE, weeks, slots[:used]) / WEEK_HOURS
-                age_days = cycle_cost(c, AGE, weeks, slots[:used]) / WEEK_HOURS
+                if t.is_even[i] and option >= EVEN:
+                    stale_share = even_cost(t.node[i], weight, STALE, visits_per_week) / WEEK_HOURS
+                    age_days = even_cost(t.node[i], weight, AGE, visits_per_week) / WEEK_HOURS
+                else:
+                    weeks, used = _placed(choice, option, slots, used)
+                    stale_share = cycle_cost(c, STALE, weeks, slots[:used]) / WEEK_HOURS
+                    age_days = cycle_cost(c, AGE, weeks, slots[:used]) / WEEK_HOURS
             visits[g, t.site[i]] += scale[i] * visits_per_week
             stale[g, t.site[i]] += scale[i] * stale_share
             age[g, t.site[i]] += scale[i] * age_days

@@ -8,6 +8,7 @@ are stable. `outlook` computes the expected stale share and age of any schedules
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +16,19 @@ from numpy.typing import NDArray
 
 from schedules.allocation.allocate import Steps
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import MAX_RATE, Objective, costs_of, curves
+from schedules.cost import MAX_RATE, Objective, costs_of, curves, even_cost
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.placement.load import even_phase, first_weeks
 from schedules.placement.placement import (
+    EVEN,
+    EVEN_VISITS,
     MAX_SLOTS,
     RARE,
     Limits,
     allows,
     cycle_cost,
+    even_options,
     options,
     refine,
     tilted,
@@ -41,6 +45,9 @@ INDIFFERENCE = 0.05
 # Targets observed for less time get even intervals, to learn the hours of their changes. Ten days
 # are a week of visits and a margin; a longer period costs more than it reveals.
 KNOWN_HOURS = 240.0
+# At first even one visit a week or less has no slot, because the hours of a few changes are chance.
+# Later, the slot must save this share of the cost.
+SLOT_HOURS, SLOT_GAIN = 120.0, 0.05
 LOWEST_PRICE = 1e-3
 Columns = tuple[NDArray[Any], ...]
 
@@ -60,31 +67,28 @@ def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
         first = schedules.first[part.start : part.stop + 1]
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
-        slotted = _slotted_outlook(estimates.profiles(part), node, weeks, first - first[0], slots)
-        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), averaged over the rate's
-        # nodes.
         every = schedules.every_hours[part]
-        interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS
-        x = node * interval
-        fresh = np.where(x > 1e-6, -np.expm1(-x) / np.maximum(x, 1e-9), 1 - x / 2)
-        age = np.where(x > 1e-3, 0.5 - (1 - fresh) / np.maximum(x, 1e-9), x / 6)
-        even = 1 - fresh.mean(1), (age * interval).mean(1) * WEEK_DAYS
-        return Outlook(*(np.where(every > 0, a, b) for a, b in zip(even, slotted, strict=True)))
+        return Outlook(
+            *_outlook(estimates.profiles(part), node, every, weeks, first - first[0], slots)
+        )
 
     pieces = spread_over(work, parts(len(schedules)))
     return Outlook(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
 @compiled
-def _slotted_outlook(
-    profile: Floats, node: Floats, weeks: Ints, first: Ints, slots: Ints
+def _outlook(
+    profile: Floats, node: Floats, every: Floats, weeks: Ints, first: Ints, slots: Ints
 ) -> tuple[Floats, Floats]:
-    """Return stale share and age in days of schedules with slots; 1 and inf without slots."""
+    """Return stale share and age in days; 1 and inf with neither slots nor an even interval."""
     stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
     weight = np.full(node.shape[1], 1 / node.shape[1])
     for i in range(len(weeks)):
         own = slots[first[i] : first[i + 1]]
-        if len(own):
+        if every[i] > 0:
+            stale[i] = even_cost(node[i], weight, STALE, WEEK_HOURS / every[i]) / WEEK_HOURS
+            age[i] = even_cost(node[i], weight, AGE, WEEK_HOURS / every[i]) / WEEK_HOURS
+        elif len(own):
             c = curves(profile[i], node[i], weight)
             stale[i] = cycle_cost(c, STALE, weeks[i], own) / WEEK_HOURS
             age[i] = cycle_cost(c, AGE, weeks[i], own) / WEEK_HOURS
@@ -96,7 +100,8 @@ class Candidates(NamedTuple):
 
     rare:  (n, r) hour of the week of one visit in each of the r cycles longer than a week
     begin: (n + 1,) offsets into order
-    order: (k,) slots in the order of insertion
+    order: (k,) slots in the order of insertion; of a target with even intervals, only that of a
+           weekly visit
     full:  (n,) whether no further visit fits
     """
 
@@ -114,6 +119,9 @@ class Targets(NamedTuple):
     node: (m, k) rates
     worth: (m,) importance divided by cost
     min_hours, max_hours, site, phase: (m,)
+    is_even: (m,) whether several visits a week are at even intervals, because the hours of changes
+             are not known yet
+    slot_gain: (m,) as in `even_options`
     surcharge: (s, 168)
     dither: (m, 7)
     """
@@ -125,13 +133,18 @@ class Targets(NamedTuple):
     max_hours: Floats
     site: Ints
     phase: Ints
+    is_even: Flags
+    slot_gain: Floats
     surcharge: Floats
     dither: Floats
 
 
 def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
     """Return the targets of a part. surcharge: (s, 168) of each hour; inf if closed."""
-    population = estimate.population
+    population, histories = estimate.population, estimate.histories
+    observed = histories.until[part] - histories.since[part]
+    # Even intervals include all hours, so the site must not have closed hours.
+    always = np.all(population.open_hours, axis=1)
     # Vary the surcharge slightly between targets, so that they do not all move at the same time.
     days = np.arange(0, 56, 8, dtype=np.uint64)
     chance = (population.key[part][:, None] >> days) % np.uint64(256)
@@ -143,6 +156,8 @@ def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
         population.max_hours[part],
         population.site[part],
         (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
+        ~(observed >= KNOWN_HOURS) & always[population.site[part]],
+        np.where(observed >= SLOT_HOURS, SLOT_GAIN, 1.0),
         surcharge,
         1 + INDIFFERENCE * (chance / 255 - 0.5),
     )
@@ -194,7 +209,12 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     for i in range(m):
         limits = limits_of(t, i, least / t.worth[i])
         c = costs_of(curves(t.profile[i], t.node[i], weight), aim)
-        choice = options(c, limits, least / t.worth[i])
+        if t.is_even[i]:
+            choice = even_options(
+                c, limits, aim, t.node[i], weight, least / t.worth[i], t.slot_gain[i]
+            )
+        else:
+            choice = options(c, limits, least / t.worth[i])
         counts[i], slots[i] = len(choice.option), len(choice.slots)
         rare[i], full[i] = choice.rare, choice.full
         for j in range(counts[i]):
@@ -233,16 +253,20 @@ def schedules_of(
     weekly = len(cycles) - 1
     rare, weeks = option < weekly, weeks_of(chosen, candidates.steps, cycles)
     count = np.where(rare, 1, option - weekly + 1)
+    is_even = count > np.diff(candidates.begin)
+    count[is_even] = 0
     first = offsets(count)
+    rare_first = first[:-1][rare]
     place = np.arange(first[-1]) - np.repeat(first[:-1], count)
     slots = candidates.order[np.repeat(candidates.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key, before) * WEEK_HOURS
-    slots[first[:-1][rare]] = candidates.rare[rare, option[rare]] + week[rare]
+    slots[rare_first] = candidates.rare[rare, option[rare]] + week[rare]
     # Put all targets on one axis, each with its own stretch, to sort their slots together.
     stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
     slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
-    none = np.zeros(len(count))
-    return Schedules(weeks.astype(np.uint8), first, slots, none, none)
+    every = np.zeros(len(count))
+    every[is_even] = WEEK_HOURS / EVEN_VISITS[option[is_even] - EVEN]
+    return Schedules(weeks.astype(np.uint8), first, slots, every, every * even_phase(key))
 
 
 def settled(
@@ -264,14 +288,14 @@ def settled(
 
     pieces = spread_over(work, parts(len(new)))
     stale, age = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    none = np.zeros(len(new))
-    refined = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
+    refined = replace(new, slots=slots.astype(np.uint16))
     return chosen_of(kept, old, refined), Outlook(stale, age)
 
 
 class Timetable(NamedTuple):
-    """Hold schedules for the kernels. weeks: (m,); first: (m + 1,) offsets into slots."""
+    """Hold schedules for the kernels. every, weeks: (m,); first: (m + 1,) offsets into slots."""
 
+    every: Floats
     weeks: Ints
     first: Ints
     slots: Ints
@@ -280,9 +304,8 @@ class Timetable(NamedTuple):
 def _timetable(schedules: Schedules, slots: Ints, part: Part) -> Timetable:
     """Return the schedules of a part."""
     first = schedules.first[part.start : part.stop + 1]
-    return Timetable(
-        schedules.weeks[part].astype(np.int64), first - first[0], slots[first[0] : first[-1]]
-    )
+    every, weeks = schedules.every_hours[part], schedules.weeks[part].astype(np.int64)
+    return Timetable(every, weeks, first - first[0], slots[first[0] : first[-1]])
 
 
 @compiled
@@ -298,6 +321,11 @@ def _settle(
     stale, age = np.empty(len(kept)), np.empty(len(kept))
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     for i in range(len(kept)):
+        if new.every[i] > 0:
+            visits = WEEK_HOURS / new.every[i]
+            stale[i] = even_cost(t.node[i], weight, STALE, visits) / WEEK_HOURS
+            age[i] = even_cost(t.node[i], weight, AGE, visits) / WEEK_HOURS
+            continue
         limits = limits_of(t, i, price / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
         weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
@@ -323,32 +351,6 @@ def _surcharges(limits: Limits, slots: Ints) -> float:
     for slot in slots:
         total += limits.surcharge[slot % WEEK_HOURS]
     return total
-
-
-def exploring(
-    estimates: Estimate, schedules: Schedules, expected: Outlook
-) -> tuple[Schedules, Outlook, Flags]:
-    """Give targets with a short history even intervals with the same number of visits.
-
-    Also returns (n,) flags of these targets. Schedules with at most one visit a week are unchanged,
-    because they reveal nothing about hours.
-    """
-    histories, population = estimates.histories, estimates.population
-    is_known: Flags = histories.until - histories.since >= KNOWN_HOURS
-    # An even interval visits all hours, so it needs a site without closed hours, and must keep the
-    # limits.
-    visits = schedules.visits_per_week
-    every = WEEK_HOURS / np.maximum(visits, 1e-9)
-    always = np.all(population.open_hours, axis=1)[population.site]
-    within = (every >= population.min_hours) & (every <= population.max_hours)
-    explored = ~is_known & (schedules.weeks == 1) & (visits > 1) & always & within
-    rows = np.flatnonzero(explored)
-    if not len(rows):
-        return schedules, expected, explored
-    even = Schedules.even(np.where(explored, visits, 1.0), even_phase(population.key))
-    stale, age = expected.stale.copy(), expected.age_days.copy()
-    stale[rows], age[rows] = outlook(estimates.of(rows), even.of(rows))
-    return chosen_of(explored, even, schedules), Outlook(stale, age), explored
 
 
 def why(candidates: Candidates, chosen: Ints) -> tuple[Floats, Floats, NDArray[np.uint8]]:

@@ -22,7 +22,6 @@ from schedules.allocation.optimal import (
     Candidates,
     Outlook,
     candidates_of,
-    exploring,
     outlook,
     schedules_of,
     settled,
@@ -39,12 +38,14 @@ from schedules.placement.load import (
     balance,
     day_surcharges,
     in_time,
+    resumed,
     site_days,
     week_load,
 )
 from schedules.population import Columns, InMemory, Population, Shards, min_per_day
 from schedules.schedule import PAGE_CYCLES, VISIT_PARTS, WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import (
+    AT_MIN_RATE,
     BUDGET,
     EXPLORATION,
     KEPT,
@@ -400,9 +401,9 @@ def place(
     population, last = estimates.population, columns["last"]
     new = schedules_of(columns["chosen"], candidates, population.key, PAGE_CYCLES, before)
     schedules, expected = settled(estimates, aim, surcharge, price, new, current)
+    schedules = resumed(schedules, current, population, now)
     schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
-    schedules, expected, explored = exploring(estimates, schedules, expected)
-    columns["schedules"], columns["expected"], columns["explored"] = schedules, expected, explored
+    columns["schedules"], columns["expected"] = schedules, expected
 
 
 def load_of_weeks(columns: Columns) -> Ints:
@@ -413,7 +414,8 @@ def load_of_weeks(columns: Columns) -> Ints:
 def give_reasons(columns: Columns) -> None:
     """Set the value of one more visit, the worth of the last one, and what limits the visits."""
     value, worth, bound = why(columns.pop("candidates"), columns.pop("chosen"))
-    bound = np.where(columns.pop("explored"), EXPLORATION, bound).astype(np.uint8)
+    explored = (columns["schedules"].every_hours > 0) & (bound != AT_MIN_RATE)
+    bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
     columns["reasons"] = value, worth, bound
 
 

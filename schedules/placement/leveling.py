@@ -324,16 +324,21 @@ def _try_move(room: _Space, target: _Target, drawn: Ints, slots: Ints, placed: F
     _add_room(room, target, slots[placed], target.part)
     tried, fits = drawn.copy(), np.zeros(len(drawn), np.bool_)
     _take_room(room, target, tried, fits)
-    for j in range(len(tried)):
-        if not fits[j]:
+    is_changed = True
+    # A slot that moves may give others room: the longest interval no longer stops them.
+    while is_changed:
+        is_changed = False
+        for j in range(len(tried)):
+            if fits[j]:
+                continue
             # Take the nearest room; an earlier hour only if it is much nearer.
             later, earlier = (
                 _nearest_room(room, target, tried, j, 1),
                 _nearest_room(room, target, tried, j, -1),
             )
             way = later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
-            tried[j], fits[j] = (tried[j] + way) % target.cycle, way != 0
-            if fits[j]:
+            if way != 0:
+                tried[j], fits[j], is_changed = (tried[j] + way) % target.cycle, True, True
                 _add_room(room, target, tried[j : j + 1], -target.part)
     gained = int(np.sum(fits)) - int(np.sum(placed))
     far, was = _distance(drawn, tried, target.cycle), _distance(drawn, slots, target.cycle)
@@ -377,6 +382,9 @@ def _nearest_room(room: _Space, target: _Target, slots: Ints, j: int, step: int)
     left, right = _neighbors(target.cycle, slots, j, slots[j])
     for way in range(1, WEEK_HOURS):
         at = slots[j] + step * way
+        if target.cycle > WEEK_HOURS and at // WEEK_HOURS != slots[j] // WEEK_HOURS:
+            # The weeks of rare visits are balanced already.
+            return 0
         if not (room.opened[target.site, at % WEEK_HOURS] and _has_room(room, target, at)):
             continue
         # With slot j there, no interval may be shorter or longer than allowed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -137,6 +137,31 @@ def in_time(
     at = np.where((at > limit) & (limit > now + clock) & opened, limit, at)
     same = rare.week * WEEK_HOURS + rare.hour
     return rare.put(schedules, np.where(moved[rare.rows], at, same))
+
+
+def resumed(
+    schedules: Schedules, current: Schedules, population: Population, now: float
+) -> Schedules:
+    """Return the schedules with even intervals that go on from the current schedules.
+
+    now: in hours since 1970 (UTC)
+
+    The rest of a current interval becomes the same share of the new one. If every replan began new
+    intervals at other times, targets would be visited too late or twice.
+    """
+    is_planned = (current.every_hours > 0) | (np.diff(current.first) > 0)
+    rows = np.flatnonzero((schedules.every_hours > 0) & is_planned)
+    old, every = current.of(rows), schedules.every_hours[rows]
+    usual = WEEK_HOURS / old.visits_per_week
+    ahead = (now + population.ahead(now) - MONDAY_HOURS)[population.site[rows]]
+    owner = np.repeat(np.arange(len(rows)), np.diff(old.first))
+    cycle = (old.weeks.astype(np.int64) * WEEK_HOURS)[owner]
+    wait = np.where(old.every_hours > 0, (old.phase_hours - now) % usual, usual)
+    np.minimum.at(wait, owner, (old.slots - ahead[owner]) % cycle)
+    phase = schedules.phase_hours.copy()
+    continued = (now + wait * every / usual) % every
+    phase[rows] = np.where(old.every_hours == every, old.phase_hours, continued)
+    return replace(schedules, phase_hours=phase)
 
 
 class Movable(NamedTuple):
@@ -402,9 +427,11 @@ def shifted(schedules: Schedules, offset: Ints) -> Ints:
 
 def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
     """Return the (s, 7) mean visits of each site on each UTC day of the week."""
+    evenly = np.where(schedules.every_hours > 0, schedules.visits_per_week, 0.0)
+    even = np.bincount(site, evenly, sites)[:, None] / DAYS
     count = np.diff(schedules.first)
     day = shifted(schedules, offset) // DAY_HOURS
     place = np.repeat(site, count) * DAYS + day
     weight = np.repeat(1 / schedules.weeks, count)
     visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)
-    return visits.reshape(sites, DAYS)
+    return visits.reshape(sites, DAYS) + even

@@ -16,6 +16,7 @@ from schedules.cost import (
     Costs,
     Curves,
     Objective,
+    even_cost,
     interval_cost,
     split_costs,
     weeks_costs,
@@ -29,6 +30,15 @@ from schedules.vectorized import lowest
 MAX_SLOTS = WEEK_HOURS
 # Options 0 to 2 are one visit every 4, 3 and 2 weeks. Option 2 + n is n visits a week.
 RARE = MAX_WEEKS - 1
+# Option EVEN and following are even intervals, with these visits a week. The fewer there are, the
+# finer the steps, because few pages are worth a whole visit more.
+EVEN = RARE + 1
+EVEN_VISITS = np.concatenate(
+    [
+        np.arange(3, 24) / 12, np.arange(8, 16) / 4, np.arange(8, 16) / 2,
+        np.arange(8.0, WEEK_HOURS + 1),
+    ]
+)  # fmt: skip
 SWEEPS = 1
 
 
@@ -213,6 +223,49 @@ def options(c: Costs, limits: Limits, least: float) -> Choice:
             cost[RARE + n] = weekly
     option, value = _hull(visits[: RARE + len(slots)], cost[: RARE + len(slots)])
     return Choice(visits[option], value, option, rare, slots, full)
+
+
+@compiled
+def even_options(
+    c: Costs,
+    limits: Limits,
+    aim: Objective,
+    rate: Floats,
+    weight: Floats,
+    least: float,
+    gain: float,
+) -> Choice:
+    """Return the same as `options`, with even intervals instead of several slots a week.
+
+    limits:       without closed hours
+    rate, weight: (k,) as in `even_cost`
+    gain:         share of the cost that a slot must save to replace an even interval of whole
+                  weeks; 1: no slots
+    """
+    size, surcharge, before, full = len(EVEN_VISITS), limits.surcharge.mean(), np.inf, True
+    cost, option, used = np.full(size, np.inf), EVEN + np.arange(size), 0
+    rare, slots = np.full(RARE, -1), np.zeros(1, np.int64)
+    for i in range(size):
+        visits = EVEN_VISITS[i]
+        every = WEEK_HOURS / visits
+        if every > limits.max_hours * (1 + 1e-9):
+            continue
+        after = even_cost(rate, weight, aim, visits) + visits * surcharge
+        saved = (before - after) / (visits - EVEN_VISITS[i - 1])
+        full = every < limits.min_hours * (1 - 1e-9)
+        if used and (full or saved <= least):
+            break
+        cost[i], before, used = after, after, i + 1
+        weeks = int(1 / visits)
+        if gain < 1 and weeks * visits == 1:
+            single, hour = best_single(c, limits, weeks)
+            if single < (1 - gain) * after:
+                cost[i], option[i] = single, MAX_WEEKS - weeks
+                slots[0] = hour
+                if weeks > 1:
+                    rare[MAX_WEEKS - weeks] = hour
+    chosen, value = _hull(EVEN_VISITS[:used], cost[:used])
+    return Choice(EVEN_VISITS[chosen], value, option[chosen], rare, slots, full)
 
 
 @compiled

@@ -164,6 +164,18 @@ def test_replan_with_full_hours_updates_few_targets(cap: int) -> None:
     assert plan(some, past, terms, NOW + 168, first.schedules).updated.mean() < 0.02
 
 
+@given(SEEDS, st.sampled_from([1.1, 1.5, 2.0, 3.0]), st.sampled_from([1.1, 2.0, 4.0]))
+def test_unchanged_replan_moves_nothing(seed: int, cap: float, share: float) -> None:
+    """Allow an hour a little more than its mean, so that many visits move to other hours."""
+    some, past = case(seed, 90)
+    budget = afforded(some, past, "optimal", share * least_per_day(some))
+    terms = Terms(budget_per_day=budget, hourly_cap=float(np.ceil(cap * budget / 24)))
+    first = plan(some, past, terms, NOW)
+    again = plan(some, past, terms, NOW, first.schedules)
+    assert not again.updated.any()
+    assert again.price == first.price
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_replan_within_limits_updates_few_targets(seed: int) -> None:
     some, past = case(seed, 120)

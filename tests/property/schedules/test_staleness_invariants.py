@@ -16,6 +16,7 @@ from schedules.cost import (
     Objective,
     costs_of,
     curves,
+    even_cost,
     interval_cost,
     split_costs,
     weeks_costs,
@@ -171,6 +172,17 @@ def test_even_profile_matches_known_formula(rate: float, bounds: tuple[int, int]
     c = curves(np.full(WEEK_HOURS, 1 / WEEK_HOURS), np.array([rate]), np.ones(1))
     fresh = 1 - interval_cost(c, STALE, a, n) / (n - a)
     assert fresh == pytest.approx(-np.expm1(-x) / x, abs=1e-7)
+
+
+@given(st.lists(RATES, min_size=1, max_size=3), AIMS, st.sampled_from([1, 2, 3, 4, 7, 21, 168]))
+def test_even_cost_matches_slots_of_an_even_profile(
+    rate: list[float], aim: Objective, visits: int
+) -> None:
+    weight, hours = np.full(len(rate), 1 / len(rate)), WEEK_HOURS // visits
+    c = curves(np.full(WEEK_HOURS, 1 / WEEK_HOURS), np.array(rate), weight)
+    expected = visits * interval_cost(c, aim, 0, hours)
+    cost = even_cost(np.array(rate), weight, aim, float(visits))
+    assert cost == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @given(TARGETS, AIMS, week_bounds(), st.data())

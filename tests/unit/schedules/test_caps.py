@@ -190,6 +190,24 @@ def test_closed_current_hours_are_not_reused() -> None:
     assert moved(at(10, 10), some, 1, at(10, 12)).slots.tolist() == [10, 11]
 
 
+def test_slot_that_moves_makes_room_for_another() -> None:
+    """Move the slot at 71 to 70, so that the one at 23 may move to 22: at most 48 hours apart."""
+    some = population(3, UTC, max_hours=np.full(3, 48.0), key=np.array([1, 2, 3], np.uint64))
+    full = replace(
+        at(0, 0, 0), first=np.array([0, 4, 8, 12]),
+        slots=np.array([23, 71, 118, 143] * 3, np.uint16),
+    )  # fmt: skip
+    after = moved(full, some, 1)
+    assert np.bincount(after.slots, minlength=WEEK_HOURS).max() == 1
+    assert max(gaps(schedule).max() for schedule in all_of(after)) <= 48
+
+
+def test_rare_visits_do_not_leave_their_balanced_weeks() -> None:
+    some = population(4, UTC)
+    rare = replace(at(*[WEEK_HOURS - 1] * 4), weeks=np.full(4, 2, np.uint8))
+    assert (moved(rare, some, 1).slots // WEEK_HOURS == 0).all()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_leveling_keeps_limits_in_any_order(seed: int) -> None:
     some = mixed(150, seed)

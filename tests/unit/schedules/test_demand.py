@@ -56,6 +56,20 @@ def test_curve_matches_results_of_plans(population: Population) -> None:
         )
 
 
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_curve_does_not_depend_on_the_unit_of_weights(population: Population, unit: float) -> None:
+    usual = estimate(population, histories(N))
+    scaled = estimate(replace(population, weight=population.weight * unit), histories(N))
+    prices, more = price_grid(usual, AIM, 24), price_grid(scaled, AIM, 24)
+    np.testing.assert_allclose(more, prices * unit)
+    curve, other = (
+        demand(estimates, np.ones(N), AIM, grid)
+        for estimates, grid in ((usual, prices), (scaled, more))
+    )
+    np.testing.assert_allclose(other.requests_per_day, curve.requests_per_day)
+    np.testing.assert_allclose(other.stale, curve.stale)
+
+
 def test_more_requests_never_increase_staleness(population: Population) -> None:
     estimates = estimate(population, histories(N))
     curve = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 24))

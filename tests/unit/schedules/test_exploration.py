@@ -6,9 +6,12 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schedules.allocation.plan import Plan, Terms, plan
-from schedules.calendar import visits_between
+from schedules.calendar import next_visits, visits_between
+from schedules.cost import Objective
 from schedules.evaluation.world import never
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
@@ -79,3 +82,48 @@ def test_exploration_keeps_shortest_interval(least_hours: float) -> None:
     some = population(20, UTC, min_hours=np.full(20, least_hours))
     every = planned(some, weeks=1).schedules.every_hours
     assert every[every > 0].min(initial=np.inf) >= least_hours
+
+
+@pytest.mark.parametrize("per_week", [0.7, 1.1, 1.5, 3.0, 5.0, 7.0])
+@pytest.mark.parametrize("aim", [Objective(), Objective(1.0, 0.0, 0.0)])
+def test_equal_pages_get_equal_intervals(per_week: float, aim: Objective) -> None:
+    """Compare with the best plan for pages about which nothing is known: the same interval."""
+    some = population(60, UTC)
+    budget = 60 * per_week / 7
+    made = plan(some, never(60), Terms(budget_per_day=budget, aim=aim), NOW)
+    uniform = plan(some, never(60), Terms("uniform", budget), NOW)
+    assert made.requests_per_day <= budget * (1 + 1e-6)
+    assert cost(made, aim) <= cost(uniform, aim) * 1.005
+
+
+def cost(made: Plan, aim: Objective) -> float:
+    """Return the staleness and age that the plan minimizes."""
+    return float(aim.stale * made.stale.mean() + aim.age * made.age_days.mean())
+
+
+@given(st.integers(0, 999), st.integers(0, 6), st.floats(0.5, 8))
+def test_plan_of_hardly_known_pages_is_no_worse_than_uniform(
+    seed: int, visits: int, per_week: float
+) -> None:
+    """Visit pages up to six times in as many days, and compare the expected freshness."""
+    some = population(60, UTC, seed=seed)
+    happened = changes(some, np.exp(np.random.default_rng(seed).uniform(-4, 4, 60)), seed=seed)
+    past = watched(some, happened, 24, (visits - 1) / 7) if visits else never(60)
+    budget, aim = 60 * per_week / 7, Objective(1.0, 0.0, 0.0)
+    made = plan(some, past, Terms(budget_per_day=budget, aim=aim), NOW)
+    uniform = plan(some, past, Terms("uniform", budget), NOW)
+    assert 1 - made.stale.mean() >= (1 - uniform.stale.mean()) * 0.997
+
+
+def test_changed_interval_goes_on_from_the_current_one() -> None:
+    """Change all intervals in a replan; a third of the way to the next visit remains a third."""
+    some = population(40, UTC)
+    first = plan(some, never(40), Terms(budget_per_day=40 * 2 / 7), NOW).schedules
+    later = NOW + 11.5
+    made = plan(some, never(40), Terms(budget_per_day=40 * 4 / 7), later, first).schedules
+    assert (made.every_hours < first.every_hours).all()
+    rest = [
+        (next_visits(schedules, UTC[0], later) - later) / schedules.every_hours
+        for schedules in (first, made)
+    ]
+    np.testing.assert_allclose(rest[1], rest[0], atol=1e-4)

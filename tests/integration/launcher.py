@@ -1,9 +1,9 @@
 """A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
 
-`-m MODULE` with a module of Freshet or of the demo is run in a fork of the starter, with the
-streams and the process group of this process, which relays signals and the exit code. Everything
-else is run by the interpreter itself. Runs without the project's packages and imports little,
-because a test may start ten of it.
+`-m MODULE` with a module of Freshet or of the demo, and a worker of pytest-xdist, is run in a fork
+of the starter, with the streams and the process group of this process, which relays signals and the
+exit code. Everything else is run by the interpreter itself. Runs without the project's packages and
+imports little, because a test may start ten of it.
 """
 
 import json
@@ -19,23 +19,34 @@ SOCKET = "TEST_STARTER"
 START_SECONDS = 120
 PACKAGES = ("scrapy", "crawler", "spiders")
 OF_DEMO = ("tests.site.demo", "tests.site.runs")
+# How pytest-xdist starts a worker, which reads its program from standard input.
+OF_WORKER = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+WORKER = "tests.integration.worker"
 RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(words: list[str]) -> None:
     """Run the interpreter with these words."""
-    if can_fork(words):
+    if words == OF_WORKER and can_fork():
+        relay(WORKER, [sys.executable])
+    if is_forked(words) and can_fork():
         relay(words[1], words[2:])
     os.execv(sys.executable, [sys.executable, *words])
 
 
-def can_fork(words: list[str]) -> bool:
-    """Return whether a fork of the starter would do the same as the interpreter."""
+def is_forked(words: list[str]) -> bool:
+    """Return whether the words run a module whose libraries the starter has loaded."""
     return (
         len(words) > 1
         and words[0] == "-m"
         and (words[1].partition(".")[0] in PACKAGES or words[1] in OF_DEMO)
-        and SOCKET in os.environ
+    )
+
+
+def can_fork() -> bool:
+    """Return whether a fork of the starter would do the same as the interpreter."""
+    return (
+        SOCKET in os.environ
         # It has no effect on a fork.
         and "LD_PRELOAD" not in os.environ
         # A module is found in the current folder first.

@@ -38,7 +38,7 @@ class DatabasePool:
     def __init__(self, uri: str, cleaners: Sequence[Cleaner]) -> None:
         self._cleaners = cleaners
         self._base = uri.rpartition("/")[0]
-        self._client: pymongo.MongoClient[Row] = pymongo.MongoClient(uri)
+        self._client: pymongo.MongoClient[Row] = pymongo.MongoClient(uri, tz_aware=True)
         self._free: deque[str] = deque()
         self._prepared: dict[str, Row] = {}
         self._meta: list[Row] = []
@@ -51,31 +51,25 @@ class DatabasePool:
     def empty(self) -> Iterator[tuple[Db, str]]:
         """Yield a database without collections, and its URI; drop it at the end."""
         name = f"t{uuid.uuid4().hex}"
-        with self._opened(name) as opened:
-            try:
-                yield opened
-            finally:
-                self._client.drop_database(name)
+        try:
+            yield self._opened(name)
+        finally:
+            self._client.drop_database(name)
 
     @contextmanager
     def prepared(self) -> Iterator[tuple[Db, str]]:
         """Yield a database with empty collections, and its URI."""
         name = self._free.popleft() if len(self._free) > RESTING else self._create()
-        with self._opened(name) as opened:
-            try:
-                yield opened
-            finally:
-                if self._reset(self._client[name]):
-                    self._free.append(name)
-                else:
-                    self._client.drop_database(name)
+        try:
+            yield self._opened(name)
+        finally:
+            if self._reset(self._client[name]):
+                self._free.append(name)
+            else:
+                self._client.drop_database(name)
 
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Db, str]]:
-        uri = f"{self._base}/{name}"
-        client: pymongo.MongoClient[Row]
-        with pymongo.MongoClient(uri, tz_aware=True) as client:
-            yield client.get_default_database(), uri
+    def _opened(self, name: str) -> tuple[Db, str]:
+        return self._client[name], f"{self._base}/{name}"
 
     def _create(self) -> str:
         name = f"t{uuid.uuid4().hex}"

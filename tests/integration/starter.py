@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -86,6 +87,7 @@ def load() -> None:
         # Freshet uses neither deprecated modules nor those that need more libraries.
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
+    use_caches()
     # Their first use loads the larger half of numba, and their machine code from its cache.
     for kernels in PARTS.values():
         kernels()
@@ -100,6 +102,18 @@ def read_packages_once() -> None:
 
     cmdline.entry_points = functools.cache(cmdline.entry_points)
     cmdline.entry_points(group="scrapy.commands")
+
+
+def use_caches() -> None:
+    """Run a short command, so that the processes find what Python caches at its first use."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.suppress(SystemExit),
+    ):
+        importlib.import_module("scrapy.cmdline").execute(["scrapy", "version"])
+    for name in NOT_YET:
+        sys.modules.pop(name, None)
 
 
 def modules(*packages: str) -> Iterator[str]:

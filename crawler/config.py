@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from crawler.errors import ConfigError, first_problem, most_similar, suggestion
 from crawler.utils.time import per_day, per_hour
@@ -42,6 +50,17 @@ Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
 Count = Annotated[int, Field(ge=1)]
 PerDay = Annotated[float, BeforeValidator(lambda x: per_day(x) if isinstance(x, str) else x)]
 PerHour = Annotated[float, BeforeValidator(lambda x: per_hour(x) if isinstance(x, str) else x)]
+
+
+class _Environment(EnvSettingsSource):
+    """Environment variables; without looking for parts of unset settings, as none has parts."""
+
+    def prepare_field_value(
+        self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool
+    ) -> Any:
+        if value is None:
+            return None
+        return super().prepare_field_value(field_name, field, value, value_is_complex)
 
 
 class Config(BaseSettings):
@@ -472,6 +491,21 @@ class Config(BaseSettings):
         given = value.replace(",", " ").lower().split() if isinstance(value, str) else value
         return tuple(given) if isinstance(given, list) else given
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of values, the first one wins; every command reads them."""
+        sources = init_settings, _Environment(settings_cls)
+        if isinstance(dotenv_settings, DotEnvSettingsSource) and not dotenv_settings.env_vars:
+            return sources
+        return *sources, dotenv_settings
+
     def longest_hours(self, *, feeds: bool) -> float:
         """Return the longest time between two visits of feeds or of other targets, in hours."""
         return self.max_interval_hours or (MAX_FEED_HOURS if feeds else MAX_HOURS)
@@ -479,6 +513,14 @@ class Config(BaseSettings):
     @classmethod
     def load(cls, **given: Any) -> Config:
         """Load settings from `given`, environment, `.env` and defaults; raises ConfigError."""
+        key = repr(sorted(given.items())), _environment()
+        if key not in _LATEST:
+            _LATEST.clear()
+            _LATEST[key] = cls._read(given)
+        return _LATEST[key]
+
+    @classmethod
+    def _read(cls, given: dict[str, Any]) -> Config:
         try:
             return cls(**given)
         except ValidationError as error:
@@ -501,11 +543,7 @@ class Config(BaseSettings):
         if unknown := {name for name in settings if name.startswith(PREFIX)} - known:
             name = min(unknown)
             raise ConfigError(f"{name}: not a Freshet setting{suggestion(name, sorted(known))}")
-        key = repr(sorted(given.items())), _environment()
-        if key not in _LATEST:
-            _LATEST.clear()
-            _LATEST[key] = cls.load(**given)
-        return _LATEST[key]
+        return cls.load(**given)
 
 
 # A run loads its configuration a dozen times, and parsing it takes longer than fetching a page.

@@ -6,7 +6,9 @@ Tests of invariants try 20 examples, and 1,000 with `HYPOTHESIS_PROFILE=thorough
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import importlib
 import os
 import re
 import shutil
@@ -67,6 +69,26 @@ def pytest_configure() -> None:
     running.launch = forked.python
     # Collection creates millions of objects that live until the end.
     gc.disable()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the modules first, in another order in each worker.
+
+    In a new checkout, rewriting the assertions of a module takes longer than importing it. Whoever
+    comes first stores the result for the others.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    folders = (Path(arg) for arg in session.config.args)
+    paths = [path.resolve() for folder in folders for path in sorted(folder.rglob("test_*.py"))]
+    start = len(paths) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in paths[start:] + paths[:start]:
+        name = ".".join(path.relative_to(running.ROOT).with_suffix("").parts)
+        # Collection reports the errors.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            if not pytest_ignore_collect(path, session.config):
+                importlib.import_module(name)
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Databases
+from tests.integration import launcher
 from tests.integration.forked import CAN_FORK, Forked, python
 from tests.integration.harness import Freshet, Pages, asked
 from tests.site import running
@@ -150,6 +151,12 @@ def test_fork_reads_standard_input() -> None:
         _, err = process.communicate("not an order\n", timeout=60)
     assert "JobRequest" in err
     assert process.returncode == 1
+
+
+def test_worker_of_a_test_run_is_a_fork_with_the_libraries() -> None:
+    program = "print(sys.executable, 'scrapy.crawler' in sys.modules)"
+    with launch(*launcher.OF_WORKER) as process:
+        assert process.communicate(f"{program!r}\n", timeout=60) == (f"{running.PYTHON} True\n", "")
 
 
 def test_other_programs_run_in_the_interpreter() -> None:

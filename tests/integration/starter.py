@@ -28,9 +28,13 @@ from typing import Any, NoReturn
 from crawler.ops.kernels import PARTS
 
 LARGEST = 1 << 18
-# Modules that Scrapy, Twisted and numba load by name or at first use.
+# Modules that Scrapy, Twisted, matplotlib and numba load by name or at first use.
 BY_NAME = (
     "itemadapter.adapter",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "matplotlib.ticker",
     "scrapy.cmdline",
     "scrapy.crawler",
     "scrapy.dupefilters",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from crawler.storage.client import opened
 from crawler.web.options import WebOptions
 from crawler.web.site_pages import SitePages
 from spiders.probe import fetch_pages
+from tests.conftest import Databases
 from tests.integration.harness import Db
 from tests.integration.web.browser import NOW, Browser, browsers_of
 from tests.site.running import RunningFolder
@@ -81,10 +84,27 @@ def site() -> Site:
 
 @pytest.fixture
 def local(stored: tuple[Db, str], site: Site) -> Iterator[Browser]:
-    with browsers_of(stored[1], WebOptions()) as make:
-        make.app.state.site_pages = SitePages(Config.load(mongo_uri=stored[1]), site.fetch)
+    with browser_of(stored[1], site) as browser:
+        yield browser
+
+
+@contextmanager
+def browser_of(uri: str, site: Site) -> Iterator[Browser]:
+    with browsers_of(uri, WebOptions()) as make:
+        make.app.state.site_pages = SitePages(Config.load(mongo_uri=uri), site.fetch)
         make.app.state.spider_names = frozenset({"books"})
         yield make(address="127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def sampled(databases: Databases) -> Iterator[Browser]:
+    """Share a browser that has analyzed the site and fetched items; its tests store nothing."""
+    site = Site()
+    site.pages[f"{HOME}category/tea/"] += "<h2 class=heading>Loose tea</h2>"
+    with databases() as (_, uri), browser_of(uri, site) as browser:
+        begin(browser)
+        browser.post("/setup/pages", form(browser, more="items"))
+        yield browser
 
 
 def form(browser: Browser, **values: Any) -> dict[str, Any]:
@@ -114,9 +134,15 @@ def save(browser: Browser, **values: Any) -> httpx.Response:
     return browser.post("/setup/sites", form(browser, **values))
 
 
-def definition(uri: str, name: str = "shop") -> dict[str, Any]:
-    import asyncio
+def editing(browser: Browser) -> tuple[str, str]:
+    """Return the page on which the site is edited, and the digest in its form."""
+    page = browser.get("/setup/sites/shop").text
+    digest = EDITING.search(page)
+    assert digest
+    return page, digest[1]
 
+
+def definition(uri: str, name: str = "shop") -> dict[str, Any]:
     async def read() -> dict[str, Any]:
         async with opened(Config.load(mongo_uri=uri)) as db:
             return (await sites.definitions(db, [name]))[name].values
@@ -124,12 +150,12 @@ def definition(uri: str, name: str = "shop") -> dict[str, Any]:
     return asyncio.run(read())
 
 
-def test_first_page_requests_a_url(local: Browser) -> None:
-    page = local.get("/setup")
+def test_first_page_requests_a_url(sampled: Browser) -> None:
+    page = sampled.get("/setup")
     assert page.status_code == 200
     assert "URL of the site" in page.text
     assert "No site definition is stored yet" in page.text
-    assert 'href="/setup"' in local.get("/").text
+    assert 'href="/setup"' in sampled.get("/").text
 
 
 def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
@@ -169,22 +195,22 @@ def test_rejected_url_stays_in_the_form(local: Browser, site: Site, url: str, pr
         assert site.requests == []
 
 
-def test_the_preview_shows_what_each_pattern_matches(local: Browser) -> None:
-    begin(local)
-    sent = form(local, item_pages="/product/\n/nothing/\n(?=x)", not_item_pages="tea-0")
-    page = local.get("/setup/preview", params=sent)
+def test_the_preview_shows_what_each_pattern_matches(sampled: Browser) -> None:
+    sent = form(sampled, item_pages="/product/\n/nothing/\n(?=x)", not_item_pages="tea-0")
+    page = sampled.get("/setup/preview", params=sent)
     assert page.status_code == 200
     assert "look-ahead is not supported" in page.text
-    valid = local.get("/setup/preview", params=sent | {"item_pages": "/product/"}).text
+    valid = sampled.get("/setup/preview", params=sent | {"item_pages": "/product/"}).text
     assert "4 items" in valid, "not_item_pages excludes one of five"
     assert "https://shop.example/product/tea-1/" in valid
     assert "item_pages = &#34;/product/&#34;" in valid
     assert "&lt;h1" not in valid
 
 
-def test_links_that_match_both_kinds_are_reported(local: Browser) -> None:
-    begin(local)
-    page = local.get("/setup/preview", params=form(local, list_pages="tea", item_pages="/product/"))
+def test_links_that_match_both_kinds_are_reported(sampled: Browser) -> None:
+    page = sampled.get(
+        "/setup/preview", params=form(sampled, list_pages="tea", item_pages="/product/")
+    )
     assert "match list and item patterns" in page.text
 
 
@@ -205,25 +231,21 @@ def test_fields_show_their_values_on_other_pages(local: Browser, site: Site) -> 
     assert len(site.requests) == after, "a preview fetched pages"
 
 
-def test_a_clicked_element_becomes_a_field(local: Browser) -> None:
-    begin(local)
-    local.post("/setup/pages", form(local, more="items"))
+def test_a_clicked_element_becomes_a_field(sampled: Browser) -> None:
     urls = [f"{HOME}product/tea-{n}/" for n in range(4)]
-    shown = local.get("/setup/frame", params={"url": urls[0]})
+    shown = sampled.get("/setup/frame", params={"url": urls[0]})
     number = re.search(r'<p data-n="(\d+)">€ 1.50', shown.text)
     assert number
     query = {"url": urls[0], "number": number[1], "sample": urls[1:]}
-    field = local.get("/api/v1/setup/selector", params=query).json()
+    field = sampled.get("/api/v1/setup/selector", params=query).json()
     assert field == {"name": "price", "selector": ".price", "type": "price"}
-    missing = local.get("/api/v1/setup/selector", params=query | {"number": "99999"})
+    missing = sampled.get("/api/v1/setup/selector", params=query | {"number": "99999"})
     assert missing.status_code == 404
 
 
-def test_frame_has_no_active_content(local: Browser, site: Site) -> None:
+def test_frame_has_no_active_content(sampled: Browser) -> None:
     url = f"{HOME}product/tea-0/"
-    begin(local)
-    local.post("/setup/pages", form(local, more="items"))
-    shown = local.get("/setup/frame", params={"url": url})
+    shown = sampled.get("/setup/frame", params={"url": url})
     assert shown.status_code == 200
     body = shown.text.partition("<body>")[2]
     for word in ("script", "onerror", "onclick", "href", "src", "style", "evil", "iframe", "form"):
@@ -234,7 +256,7 @@ def test_frame_has_no_active_content(local: Browser, site: Site) -> None:
     assert "sandbox allow-same-origin" in policy
     assert "script" not in policy
     assert shown.headers["x-frame-options"] == "SAMEORIGIN"
-    assert local.get("/setup/frame", params={"url": "https://x.example/"}).status_code == 404
+    assert sampled.get("/setup/frame", params={"url": "https://x.example/"}).status_code == 404
 
 
 def test_new_site_is_saved_for_the_command_line(local: Browser, stored: tuple[Db, str]) -> None:
@@ -275,29 +297,28 @@ def test_new_site_is_saved_for_the_command_line(local: Browser, stored: tuple[Db
     ],
 )
 def test_rejected_form_keeps_its_values(
-    local: Browser, database: Db, values: dict[str, Any], problem: str
+    sampled: Browser, values: dict[str, Any], problem: str
 ) -> None:
     kept = {"list_pages": "/kept-<pattern>/"} | values
-    response = save(local, **kept)
+    response = save(sampled, **kept)
     assert response.status_code in (409, 422)
     assert problem in response.text.replace("&#39;", "'")
     if kept["list_pages"].startswith("/kept"):
         assert "/kept-&lt;pattern&gt;/" in response.text
     assert "<pattern>" not in response.text
-    assert database.sites.count_documents({}) == 0
+    assert sampled.get("/api/v1/setup/sites").json() == {"names": []}
 
 
 def test_concurrent_edit_is_rejected(local: Browser, stored: tuple[Db, str]) -> None:
     save(local)
-    digest = EDITING.search(local.get("/setup/sites/shop").text)
-    assert digest
-    first = save(local, digest=digest[1], item_pages="/first/")
+    _, digest = editing(local)
+    first = save(local, digest=digest, item_pages="/first/")
     assert first.status_code == 303
-    second = save(local, digest=digest[1], item_pages="/second/")
+    second = save(local, digest=digest, item_pages="/second/")
     assert second.status_code == 409
     assert "somebody else changed this site definition" in second.text
     assert "/second/" in second.text, "the form lost its values"
-    assert f'name="digest" value="{digest[1]}"' in second.text, "a second attempt would be accepted"
+    assert f'name="digest" value="{digest}"' in second.text, "a second attempt would be accepted"
     assert definition(stored[1])["item_pages"] == "/first/"
     again = save(local, name="shop")
     assert again.status_code == 409
@@ -315,11 +336,9 @@ def test_edit_keeps_other_keys_and_file_comments(
     path = tmp_path / "shop.toml"
     path.write_text(text)
     put(stored[0], path, tomllib.loads(text))
-    page = local.get("/setup/sites/shop").text
-    digest = EDITING.search(page)
-    assert digest
+    _, digest = editing(local)
     rows = fields(("title", "h2", "text"), ("price", ".p", "price"), ("date", "time", "date"))
-    response = save(local, digest=digest[1], item_pages="/p/\\d+", list_pages="/c/\n/d/", **rows)
+    response = save(local, digest=digest, item_pages="/p/\\d+", list_pages="/c/\n/d/", **rows)
     assert response.status_code == 303, response.text
     edited = path.read_text()
     for kept in ("# Teas.", "# numbers", "delay_seconds = 2", "'/p/\\d+'"):
@@ -328,9 +347,9 @@ def test_edit_keeps_other_keys_and_file_comments(
     expected["fields"] |= {"title": "h2", "date": {"css": "time", "type": "date"}}
     assert tomllib.loads(edited) == expected
     assert definition(stored[1]) == expected
+    _, digest = editing(local)
     path.write_text(edited.replace("Teas", "Cups"))
-    digest_before = EDITING.search(response.text) or digest
-    refused = save(local, digest=digest_before[1], item_pages="/x/")
+    refused = save(local, digest=digest, item_pages="/x/")
     assert refused.status_code == 409, "a change of the file was overwritten"
     assert [each.name for each in tmp_path.iterdir()] == ["shop.toml"]
 
@@ -345,7 +364,6 @@ ALL = {
 def test_category_main_text_and_politeness_are_saved(
     local: Browser, stored: tuple[Db, str]
 ) -> None:
-    begin(local)
     assert save(local, **ALL, **fields(("title", "h1", "text"))).status_code == 303
     saved = definition(stored[1])
     assert saved == {
@@ -356,20 +374,17 @@ def test_category_main_text_and_politeness_are_saved(
     }  # fmt: skip
     wrapper = Wrapper.of(saved, "test")
     assert (wrapper.delay_seconds, wrapper.concurrency, wrapper.wants_main_text) == (2.5, 1, True)
-    page = local.get("/setup/sites/shop").text
+    page, digest = editing(local)
     for shown in (
         'value="/category/([^/]+)/"', 'value="2.5"', 'value="shop-bot (me@example.org)"',
         '<option value="true" selected>always</option>', '<option value="pattern" selected>',
     ):  # fmt: skip
         assert shown in page
-    digest = EDITING.search(page)
-    assert digest
-    assert save(local, digest=digest[1], **ALL, **fields(("title", "h1", "text"))).is_redirect
+    assert save(local, digest=digest, **ALL, **fields(("title", "h1", "text"))).is_redirect
     assert definition(stored[1]) == saved, "an unchanged form changed the definition"
-    digest = EDITING.search(local.get("/setup/sites/shop").text)
-    assert digest
+    _, digest = editing(local)
     empty = dict.fromkeys(ALL, "") | {"delay_seconds": "0", "robots": "false"}
-    assert save(local, digest=digest[1], **empty).status_code == 303
+    assert save(local, digest=digest, **empty).status_code == 303
     assert definition(stored[1]) == {
         "name": "shop", "start_urls": [HOME], "list_pages": "/category/",
         "item_pages": "/product/", "delay_seconds": 0, "robots": False,
@@ -393,9 +408,9 @@ def test_category_main_text_and_politeness_are_saved(
     ],
 )
 def test_invalid_value_stays_in_the_form(
-    local: Browser, database: Db, values: dict[str, str], problem: str
+    sampled: Browser, values: dict[str, str], problem: str
 ) -> None:
-    response = save(local, **{**ALL, "list_pages": "/kept/", **values})
+    response = save(sampled, **{**ALL, "list_pages": "/kept/", **values})
     assert response.status_code == 422
     assert problem in response.text.replace("&#39;", "'")
     assert "/kept/" in response.text
@@ -403,7 +418,7 @@ def test_invalid_value_stays_in_the_form(
     if name not in ("robots", "user_agent"):
         assert f'value="{text}"' in response.text
     assert 'aria-invalid="true"' in response.text
-    assert database.sites.count_documents({}) == 0
+    assert sampled.get("/api/v1/setup/sites").json() == {"names": []}
 
 
 def test_environment_variables_are_kept_but_not_expanded(
@@ -413,11 +428,9 @@ def test_environment_variables_are_kept_but_not_expanded(
     headers = {"user-agent": "${SHOP_AGENT}", "Accept-Language": "fr"}
     put(stored[0], None, {"name": "shop", "start_urls": [HOME], "item_pages": "x",
                           "headers": headers})  # fmt: skip
-    page = local.get("/setup/sites/shop").text
+    page, digest = editing(local)
     assert "kept secret" not in page
-    digest = EDITING.search(page)
-    assert digest
-    shown = {"user_agent": "${SHOP_AGENT}", "digest": digest[1]}
+    shown = {"user_agent": "${SHOP_AGENT}", "digest": digest}
     assert save(local, **shown).status_code == 303
     assert definition(stored[1])["headers"] == headers
     begin(local)
@@ -425,39 +438,34 @@ def test_environment_variables_are_kept_but_not_expanded(
     stolen = form(local, more="lists", user_agent="${MONGO_URI}")
     assert local.post("/setup/pages", stolen).status_code == 422
     assert len(site.requests) == before
-    digest = EDITING.search(local.get("/setup/sites/shop").text)
-    assert digest
-    assert save(local, digest=digest[1], user_agent="mine").status_code == 303
+    _, digest = editing(local)
+    assert save(local, digest=digest, user_agent="mine").status_code == 303
     assert definition(stored[1])["headers"] == {"Accept-Language": "fr", "user-agent": "mine"}
 
 
-def test_the_preview_shows_the_category_of_items(local: Browser, site: Site) -> None:
-    site.pages[f"{HOME}category/tea/"] += "<h2 class=heading>Loose tea</h2>"
-    begin(local)
-    sent = form(local, category="/category/([^/]+)/", category_by="pattern")
-    page = local.get("/setup/preview", params=sent).text
+def test_the_preview_shows_the_category_of_items(sampled: Browser) -> None:
+    sent = form(sampled, category="/category/([^/]+)/", category_by="pattern")
+    page = sampled.get("/setup/preview", params=sent).text
     assert '1 × <bdi class="outside">tea</bdi>' in page
     assert "4 × <span" in page, "items on the start page have a category"
-    sent = form(local, category=".heading", category_by="css")
-    page = local.get("/setup/preview", params=sent).text
+    sent = form(sampled, category=".heading", category_by="css")
+    page = sampled.get("/setup/preview", params=sent).text
     assert '1 × <bdi class="outside">Loose tea</bdi>' in page
-    sent = form(local, category="All teas", category_by="text")
-    assert "5 ×" in local.get("/setup/preview", params=sent).text
-    broken = form(local, category="h1[", category_by="css")
-    assert local.get("/setup/preview", params=broken).status_code == 200
+    sent = form(sampled, category="All teas", category_by="text")
+    assert "5 ×" in sampled.get("/setup/preview", params=sent).text
+    broken = form(sampled, category="h1[", category_by="css")
+    assert sampled.get("/setup/preview", params=broken).status_code == 200
 
 
-def test_the_preview_shows_title_and_main_text(local: Browser) -> None:
-    begin(local)
-    local.post("/setup/pages", form(local, more="items"))
-    page = local.get("/setup/preview", params=form(local)).text
+def test_the_preview_shows_title_and_main_text(sampled: Browser) -> None:
+    page = sampled.get("/setup/preview", params=form(sampled)).text
     assert "<bdi>main_text</bdi>" in page
     rows = fields(("price", ".price", "price"))
-    assert "main_text" not in local.get("/setup/preview", params=form(local, **rows)).text
-    both = local.get("/setup/preview", params=form(local, main_text="true", **rows)).text
+    assert "main_text" not in sampled.get("/setup/preview", params=form(sampled, **rows)).text
+    both = sampled.get("/setup/preview", params=form(sampled, main_text="true", **rows)).text
     assert "<bdi>main_text</bdi>" in both
     assert TITLES[1] in both
-    never = local.get("/setup/preview", params=form(local, main_text="false")).text
+    never = sampled.get("/setup/preview", params=form(sampled, main_text="false")).text
     assert "<bdi>main_text</bdi>" not in never
 
 
@@ -472,8 +480,6 @@ def test_pages_are_fetched_with_the_politeness_of_the_form(local: Browser, site:
 
 
 def put(db: Db, path: Path | None, values: dict[str, Any], **more: Any) -> None:
-    import json
-
     db.sites.insert_one(
         {"_id": values["name"], "timezone": "UTC", "visiting_hours": [], "blackout": [],
          "weight": 1.0, "weights": [], "cost": 1.0, "at": NOW,
@@ -490,9 +496,8 @@ def test_pages_are_fetched_with_the_headers_of_the_site(
         "headers": {"Accept-Language": "fr"}, "robots": False,
     }  # fmt: skip
     put(database, None, values)
-    digest = EDITING.search(local.get("/setup/sites/shop").text)
-    assert digest
-    local.post("/setup/pages", form(local, digest=digest[1], more="items"))
+    _, digest = editing(local)
+    local.post("/setup/pages", form(local, digest=digest, more="items"))
     assert site.definitions[0]["headers"] == {"Accept-Language": "fr"}
     assert site.requests[0] == HOME
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -19,8 +20,9 @@ from crawler.reports import inbox
 from crawler.reports.differences import difference_of, parts_of, similar_edits
 from crawler.reports.inbox import Filters, read_inbox
 from crawler.storage import change_events
+from crawler.storage.accounts import credentials
 from crawler.storage.accounts.readers import Reader
-from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES
+from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, Scope
 from crawler.storage.client import opened
 from crawler.utils.diff import Matcher
 from tests.integration.harness import Db
@@ -80,6 +82,11 @@ class Log:
         )  # fmt: skip
         return row["_id"]
 
+    def pages(self, count: int) -> None:
+        """Add the first visit of some pages, one an hour."""
+        for number in range(count):
+            self.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+
 
 @pytest.fixture
 def log(database: Db) -> Log:
@@ -104,6 +111,12 @@ def on(uri: str, act: Callable[[Any], Awaitable[Result]]) -> Result:
     return asyncio.run(run())
 
 
+def feed_address(browser: Browser) -> str:
+    """Create the reader's Atom feed, or a new secret, and return its URL."""
+    page = send(browser, "/changes/feed").text
+    return page.partition('id="address" value="')[2].partition('"')[0]
+
+
 def mark_read_until(browser: Browser, until: float, **form: str) -> None:
     """Mark all changes as read up to `until` hours after T0."""
     answer = send(browser, "/changes/read-all", until=hours(until).isoformat(), **form)
@@ -114,7 +127,6 @@ def item(title: str, **more: Any) -> dict[str, Any]:
     return {"title": title, "main_text": f"About {title}."} | more
 
 
-@pytest.mark.mongo
 def test_empty_inbox_shows_the_next_step(local: Browser, log: Log) -> None:
     page = local.get("/changes").text
     assert "No changes yet" in page
@@ -126,7 +138,6 @@ def test_empty_inbox_shows_the_next_step(local: Browser, log: Log) -> None:
     assert "No unread changes with these filters" in local.get("/changes?kind=gone").text
 
 
-@pytest.mark.mongo
 def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> None:
     url = "https://a.example/1"
     log.visit(hours(0), url, item("one", price="10 €"))
@@ -148,7 +159,6 @@ def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> 
     assert page.status_code == 200
 
 
-@pytest.mark.mongo
 def test_entry_kind_is_the_net_change(local: Browser, log: Log) -> None:
     for name in ("gone", "back", "changed"):
         log.visit(hours(0), f"https://a.example/{name}", item(name))
@@ -173,7 +183,6 @@ def test_entry_kind_is_the_net_change(local: Browser, log: Log) -> None:
         assert [entry["kind"] for entry in entries(local, f"?kind={kind}")] == [kind]
 
 
-@pytest.mark.mongo
 def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -> None:
     for number in range(30):
         log.visit(hours(0), f"https://a.example/{number}", item(f"page {number}", year="2025 Shop"))
@@ -216,7 +225,6 @@ def entries_by_page(browser: Browser, query: str) -> list[list[dict[str, Any]]]:
         cursor = f"&cursor={answer['next']}"
 
 
-@pytest.mark.mongo
 def test_edit_is_folded_across_list_pages(local: Browser, log: Log) -> None:
     put_edits(log, 40)
     mark_read_until(local, 0.5)
@@ -246,7 +254,6 @@ def test_edit_is_folded_across_list_pages(local: Browser, log: Log) -> None:
     assert left == others
 
 
-@pytest.mark.mongo
 def test_marking_shown_entries_marks_folded_pages(local: Browser, log: Log) -> None:
     put_edits(log, 8)
     mark_read_until(local, 0.5)
@@ -255,7 +262,6 @@ def test_marking_shown_entries_marks_folded_pages(local: Browser, log: Log) -> N
     assert [entry["url"] for entry in entries(local)] == before[3:]
 
 
-@pytest.mark.mongo
 def test_long_list_is_folded_in_bounded_windows(
     local: Browser, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +277,6 @@ def test_long_list_is_folded_in_bounded_windows(
     assert [len(page) for page in pages] == [4, 4, 3] * 4
 
 
-@pytest.mark.mongo
 def test_large_contents_end_a_window(
     local: Browser, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +287,6 @@ def test_large_contents_end_a_window(
     assert [len(page) for page in entries_by_page(local, "?limit=50")] == [3, 4, 3, 4]
 
 
-@pytest.mark.mongo
 def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> None:
     notice = " ".join(f"word{n}" for n in range(60))
     for number in range(3):
@@ -299,7 +303,6 @@ def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> 
     assert [entry["page_count"] for entry in entries(local)] == [1, 3]
 
 
-@pytest.mark.mongo
 def test_filters_select_by_site_category_field_size_and_url(local: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"), categories=["Books"])
     log.visit(hours(0), "https://b.example/2", item("two"), spider="news")
@@ -317,18 +320,11 @@ def test_filters_select_by_site_category_field_size_and_url(local: Browser, log:
     assert local.get("/api/v1/changes?kind=x").status_code == 422
 
 
-@pytest.mark.mongo
 def test_pagination_lists_each_change_once(local: Browser, log: Log) -> None:
     for number in range(12):
         log.visit(hours(number // 3), f"https://a.example/{number}", item(f"page {number}"))
     log.visit(hours(9), "https://a.example/0", item("page 0 again"))
-    seen, query = [], "?limit=5"
-    while True:
-        answer = local.get(f"/api/v1/changes{query}").json()
-        seen += [entry["url"] for entry in answer["entries"]]
-        if answer["next"] is None:
-            break
-        query = f"?limit=5&cursor={answer['next']}"
+    seen = [entry["url"] for page in entries_by_page(local, "?limit=5") for entry in page]
     assert len(seen) == len(set(seen)) == 12
     assert seen[0] == "https://a.example/0"
     first = local.get("/api/v1/changes?limit=5").json()["next"]
@@ -342,8 +338,6 @@ def test_pagination_lists_each_change_once(local: Browser, log: Log) -> None:
 
 def shown_form(browser: Browser, query: str = "") -> dict[str, Any]:
     """Return the form fields of a list page."""
-    import re
-
     page = browser.get(f"/changes{query}").text
     form = page[page.index('id="shown"') : page.index("</form>", page.index('id="shown"'))]
     fields: dict[str, Any] = {}
@@ -352,10 +346,8 @@ def shown_form(browser: Browser, query: str = "") -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.mongo
 def test_shown_changes_are_marked_as_a_range(local: Browser, log: Log, database: Db) -> None:
-    for number in range(20):
-        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    log.pages(20)
     answer = local.post("/changes/read", shown_form(local, "?limit=5"))
     assert answer.headers["location"] == "/changes?limit=5&marked=5"
     assert [entry["url"][18:] for entry in entries(local, "?limit=3")] == ["14", "13", "12"]
@@ -372,10 +364,8 @@ def test_shown_changes_are_marked_as_a_range(local: Browser, log: Log, database:
     assert reader["read_until"] == hours(30)
 
 
-@pytest.mark.mongo
 def test_changes_are_marked_down_to_an_entry(local: Browser, log: Log) -> None:
-    for number in range(6):
-        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    log.pages(6)
     form = shown_form(local)
     local.post("/changes/read", form | {"to": form["entry"][2]})
     assert [entry["url"][18:] for entry in entries(local)] == ["2", "1", "0"]
@@ -385,7 +375,6 @@ def test_changes_are_marked_down_to_an_entry(local: Browser, log: Log) -> None:
     assert [entry["url"][18:] for entry in entries(local)] == ["2", "0"]
 
 
-@pytest.mark.mongo
 def test_all_changes_of_a_site_are_marked(local: Browser, log: Log) -> None:
     for number in range(4):
         log.visit(hours(number), f"https://a.example/{number}", item("a"))
@@ -397,7 +386,6 @@ def test_all_changes_of_a_site_are_marked(local: Browser, log: Log) -> None:
     assert len(entries(local, "?site=shop")) == 1
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("more_sites", [0, change_events.MAX_MERGED])
 def test_lists_are_sorted_by_an_index(stored: tuple[Db, str], log: Log, more_sites: int) -> None:
     for number in range(30):
@@ -446,7 +434,6 @@ def test_lists_are_sorted_by_an_index(stored: tuple[Db, str], log: Log, more_sit
         assert not plan.get("hasSortStage"), plan["command"]
 
 
-@pytest.mark.mongo
 def test_marking_pages_one_by_one_advances_read_time(
     local: Browser, log: Log, database: Db
 ) -> None:
@@ -462,7 +449,6 @@ def test_marking_pages_one_by_one_advances_read_time(
     assert (reader["read_until"], reader["pages"]) == (hours(12), [])
 
 
-@pytest.mark.mongo
 def test_change_stored_late_stays_unread(local: Browser, log: Log) -> None:
     now = datetime.now(UTC)
     log.visit(now - timedelta(seconds=2), "https://a.example/1", item("one"))
@@ -472,11 +458,9 @@ def test_change_stored_late_stays_unread(local: Browser, log: Log) -> None:
     assert [entry["title"] for entry in entries(local)] == ["slow"]
 
 
-@pytest.mark.mongo
 def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None:
     headers = {"X-CSRF-Token": local.token("/changes/settings")}
-    for number in range(3):
-        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    log.pages(3)
     assert local.get("/api/v1/changes/unread").json() == {"since": None, "changes": 3}
     listed = local.get("/api/v1/changes").json()
     body = {"until": listed["until"]}
@@ -506,7 +490,6 @@ def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None
     assert bad.status_code == 422
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_times_out_of_range_are_rejected(local: Browser, time: str) -> None:
     headers = {"Origin": local.origin, "X-CSRF-Token": local.token()}
@@ -520,7 +503,6 @@ def test_times_out_of_range_are_rejected(local: Browser, time: str) -> None:
     assert "since" in answers[0].json()["detail"]
 
 
-@pytest.mark.mongo
 def test_later_changes_stay_unread_if_the_chosen_time_is_in_the_future(
     local: Browser, log: Log
 ) -> None:
@@ -539,7 +521,6 @@ def read_later(browser: Browser) -> list[dict[str, Any]]:
         browser.app.state.database.config = config
 
 
-@pytest.mark.mongo
 def test_each_reader_has_separate_marks(anna: Browser, vic: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"))
     assert send(vic, "/changes/read-all").status_code == 303, "viewers cannot mark changes as read"
@@ -553,12 +534,9 @@ def test_each_reader_has_separate_marks(anna: Browser, vic: Browser, log: Log) -
 
 
 def entries_of(browser: Browser) -> list[str]:
-    import re
-
     return re.findall(r"data-open><bdi[^>]*>([^<]*)", browser.get("/changes").text)
 
 
-@pytest.mark.mongo
 def test_pages_are_muted_by_patterns(local: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/calendar/1", item("calendar"))
     log.visit(hours(1), "https://a.example/2", item("two"))
@@ -594,7 +572,6 @@ def test_reader_state_is_bounded() -> None:
     assert joined.read_all(hours(3000)).ranges == ()
 
 
-@pytest.mark.mongo
 def test_hostile_content_is_text(local: Browser, log: Log) -> None:
     url = "javascript:alert(1)//" + HOSTILE
     log.visit(hours(0), url, item("x", **{HOSTILE: "old"}), spider=HOSTILE)
@@ -617,7 +594,6 @@ def test_hostile_content_is_text(local: Browser, log: Log) -> None:
     assert all(link.startswith("http") for link in links)
 
 
-@pytest.mark.mongo
 def test_feed_is_valid_and_its_secret_can_be_renewed_and_revoked(
     anna: Browser, browsers: Browsers, log: Log, database: Db
 ) -> None:
@@ -625,8 +601,7 @@ def test_feed_is_valid_and_its_secret_can_be_renewed_and_revoked(
     for number in (1, 2):
         log.visit(hours(1), f"https://a.example/f{number}", item(f"f{number}", year="2025"))
         log.visit(hours(2), f"https://a.example/f{number}", item(f"f{number}", year="2026"))
-    page = send(anna, "/changes/feed")
-    address = page.text.partition('id="address" value="')[2].partition('"')[0]
+    address = feed_address(anna)
     secret = address.partition("token=")[2]
     assert secret not in str(list(database.readers.find())), "the secret is stored"
     assert secret not in anna.get("/changes/settings").text
@@ -649,9 +624,7 @@ def test_feed_is_valid_and_its_secret_can_be_renewed_and_revoked(
     log.visit(hours(4), "https://a.example/f3", item("f3", year="2026"))
     again = ElementTree.fromstring(stranger.get(address, headers=etag).content)
     assert again.findtext(f"{ATOM}entry/{ATOM}id") == ids[0], "the id of the edit changed"
-    renewed = (
-        send(anna, "/changes/feed").text.partition('id="address" value="')[2].partition('"')[0]
-    )
+    renewed = feed_address(anna)
     assert stranger.get(address).status_code == 404
     assert stranger.get(renewed).status_code == 200
     send(anna, "/changes/feed/end")
@@ -659,12 +632,10 @@ def test_feed_is_valid_and_its_secret_can_be_renewed_and_revoked(
     assert stranger.get("/changes/feed.atom").status_code == 404
 
 
-@pytest.mark.mongo
 def test_feed_ends_with_its_user_or_with_the_first_user(
     anna: Browser, local: Browser, database: Db
 ) -> None:
-    address = send(anna, "/changes/feed").text.partition('id="address" value="')[2]
-    address = address.partition('"')[0]
+    address = feed_address(anna)
     database.users.delete_one({"_id": "anna"})
     assert anna.get(address).status_code == 404
     database.readers.update_one({"_id": "anna"}, {"$set": {"_id2": 1}})
@@ -676,11 +647,7 @@ def test_feed_ends_with_its_user_or_with_the_first_user(
     assert local.get(address).status_code == 200
 
 
-@pytest.mark.mongo
 def test_read_only_token_cannot_mark_changes(anna: Browser, database: Db, stored: Any) -> None:
-    from crawler.storage.accounts import credentials
-    from crawler.storage.accounts.schemas import Scope
-
     now = datetime.now(UTC)
     for scopes, status in (([Scope.READ], 403), ([Scope.READ, Scope.WRITE], 204)):
         secret, _ = on(
@@ -693,7 +660,6 @@ def test_read_only_token_cannot_mark_changes(anna: Browser, database: Db, stored
         )
 
 
-@pytest.mark.mongo
 def test_a_missing_or_broken_event_is_not_found(local: Browser, log: Log) -> None:
     assert local.get(f"/changes/of/{ObjectId()}").status_code == 404
     assert local.get("/changes/of/x").status_code == 422
@@ -726,10 +692,8 @@ def test_differences_of_hostile_texts_are_fast_and_small() -> None:
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.mongo
 def test_list_pages_share_a_window_until_a_change(local: Browser, log: Log) -> None:
-    for number in range(12):
-        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    log.pages(12)
 
     def count_event_lookups(path: str) -> int:
         """Return the number of lookups of earlier events while loading a list."""

@@ -56,6 +56,13 @@ class TraceError(FreshetError):
 class Busy(FreshetError):
     """Raised if another process is already doing the same work; the user need not act."""
 
+    ENDING = "; nothing to do"
+
+    @property
+    def without_ending(self) -> str:
+        """Return the message for a command that the user has to repeat."""
+        return str(self).removesuffix(self.ENDING)
+
 
 class StorageError(FreshetError):
     """Raised if the database is unusable or rejected a write."""

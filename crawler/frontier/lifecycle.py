@@ -55,7 +55,8 @@ MAX_FIELDS = 10
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
-# A run fails if this many visits failed and none succeeded; on a small site, half of its targets.
+# A run without a success fails if at least this many pages have failed since the last page that was
+# read, in this run or before; on a small site, half of its targets.
 MANY_FAILED = 10
 FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
 
@@ -75,6 +76,8 @@ async def prepare(
     run: `_id` of a run to take over from crashed workers
     """
     spider = wrapper.name
+    if wrapper.definition is not None:
+        await sites.refuse_second_file(db, wrapper.definition)
     if since := await runs.unfinished_since(db, spider):
         # Take over first: processes of the interrupted run may be suspended, not dead.
         await targets.take_over_due(db, spider, started)
@@ -235,7 +238,8 @@ async def warnings_of(
 ) -> RunWarnings:
     """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
 
-    A run that only retries a few broken pages of a site is not a failure.
+    Runs that visit a few pages at a time also report a site that is down, once enough pages in a
+    row have failed. A run that only retries a few broken pages does not fail.
 
     counts:  counts of the run
     links:   examples of links seen in the run
@@ -244,9 +248,11 @@ async def warnings_of(
     """
     lines = await _pattern_warnings(db, wrapper, counts, links, matched)
     failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
-    is_notable = failed >= min(MANY_FAILED, counts.get("targets", 0) / 2)
-    if failed and failed == counts.get("visits") and is_notable:
-        return RunWarnings([*lines, nothing_read(counts, example)], found_nothing=True)
+    if failed and failed == counts.get("visits"):
+        pages, since = await visits.failing_pages(db, wrapper.name)
+        if pages >= min(MANY_FAILED, counts.get("targets", 0) / 2):
+            line = nothing_read(counts, example, since if pages > failed else None)
+            return RunWarnings([*lines, line], found_nothing=True)
     everything = counts.get("visits") and not counts.get("due")
     if wrapper.item_pages and everything and not await targets.has_items(db, wrapper.name):
         return RunWarnings([*lines, no_items(counts)], found_nothing=True)
@@ -293,24 +299,31 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
         )
     return (
         f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
-        "sitemap may list the items"
+        "sitemap may list the items, and scrapy feeds add URL collects RSS, Atom and JSON Feed"
     )
 
 
-def nothing_read(counts: Mapping[str, float], example: str) -> str:
-    """Return the warning that all visits of a run failed. example: URL and reason of one, or ''."""
+def nothing_read(counts: Mapping[str, float], example: str, since: datetime | None = None) -> str:
+    """Return the warning that all visits of a run failed.
+
+    example: URL and reason of one of them, or ''
+    since:   time of the first failure after the last page that was read, if in an earlier run
+    """
     refused, failed = (round(counts.get(name, 0)) for name in (Outcome.BLOCKED, Outcome.ERROR))
-    shown = f", for example {example}" if example else ""
+    shown = f", for example {example.rstrip('.')}" if example else ""
+    if since is not None:
+        shown += f"; no page could be read since {since:%Y-%m-%d %H:%M} UTC"
     if not failed:
         return (
             f"nothing could be read: {count(refused, 'visit')} refused{shown}; such pages wait for "
             "an hour or longer. See the FAQ about sites that block the crawler (docs/faq.md)"
         )
     outcomes = f"{count(failed, 'visit')} failed" + (f", {refused} refused" if refused else "")
-    return (
-        f"nothing could be read: {outcomes}{shown}; later runs try again. scrapy doctor checks "
-        "whether the sites can be reached"
-    )
+    hint = "scrapy doctor checks whether the sites can be reached"
+    if counts.get(ITEMS_READ):
+        # The pages were fetched, but have none of the fields.
+        hint = "scrapy wrapper check shows what the selectors find"
+    return f"nothing could be read: {outcomes}{shown}; later runs try again. {hint}"
 
 
 def no_items(counts: Mapping[str, float]) -> str:

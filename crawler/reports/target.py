@@ -262,7 +262,8 @@ async def _forget_spider(
         async with leases.held(db, config, f"{leases.CRAWL}{spider}", busy):
             return await pruning.forget_spider(db, registry, spider, now, delete=True)
     except Busy as error:
-        raise ConfigError(f"{error}. Stop the run, or wait until it ends") from None
+        hint = "Stop the run, or wait until it ends"
+        raise ConfigError(f"{error.without_ending}. {hint}") from None
 
 
 async def series_of(db: Database, spider: str, url: str) -> list[Series]:

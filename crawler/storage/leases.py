@@ -346,7 +346,7 @@ def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> st
     more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
     message = f"{busy} on {holders[0]}{more}"
     if not ours:
-        return f"{message}; nothing to do"
+        return f"{message}{Busy.ENDING}"
     way = "shared through another Redis" if theirs else "not shared because it has no REDIS_URL"
     return f"{message}; that run is {way}"
 

@@ -360,6 +360,27 @@ def _file_of(definition: Definition) -> Path | None:
     return path if read_toml(path).get("name") == definition.name else None
 
 
+async def refuse_second_file(db: Database, definition: Definition) -> None:
+    """Raise ConfigError if another file defines a site with this name, but otherwise.
+
+    A run would replace the definition, and continue the targets of one site as those of the other.
+    """
+    stored = (await definitions(db, [definition.name])).get(definition.name)
+    if stored is None or definition.file is None or stored.has_same_keys_as(definition):
+        return
+    try:
+        path = _file_of(stored)
+    except WrapperError:
+        # The other file may be broken while somebody edits it.
+        return
+    if path is not None and not path.samefile(definition.file):
+        raise ConfigError(
+            f"{definition.file}: {path} defines another site with this name, "
+            f"{definition.name!r}. Give one of them another name, or delete the file that you no "
+            "longer use"
+        )
+
+
 def _digest(definition: Definition, text: str) -> str:
     parts = repr((definition.keys, definition.file, definition.withheld, text))
     return hashlib.blake2b(parts.encode(), digest_size=DIGEST_BYTES).hexdigest()

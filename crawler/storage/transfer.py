@@ -105,7 +105,9 @@ async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None
             for lease, message in writers.items():
                 await stack.enter_async_context(leases.held(db, config, lease, message))
         except Busy as busy:
-            raise ServerError(f"{busy}. Wait until it has finished, or stop it") from None
+            raise ServerError(
+                f"{busy.without_ending}. Wait until it has finished, or stop it"
+            ) from None
         yield
 
 

@@ -28,7 +28,7 @@ SUMMED: Document = {"changes": {"$sum": 1}} | {name: {"$sum": f"${name}"} for na
 UNKNOWN_ZONE = 40485
 NEWEST_FIRST = [("at", DESCENDING)]
 BY_TARGET = [("target", ASCENDING), ("at", ASCENDING)]
-# Maximum number of visits of a target to search for outcomes, for one page of its timeline.
+# Maximum number of visits of a target or site to search for outcomes.
 MAX_SEARCHED = 5000
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -314,6 +314,23 @@ async def by_kind(db: Database, spider: str, since: datetime) -> list[Document]:
 async def _grouped(db: Database, name: str, query: Document, group: Document) -> list[Document]:
     pipeline = [{"$match": query}, {"$group": group}]
     return await (await db[name].aggregate(pipeline)).to_list(None)
+
+
+async def failing_pages(db: Database, spider: str) -> tuple[int, datetime | None]:
+    """Return how many pages failed since the last visit that did not, and when the first of them.
+
+    Reads at most MAX_SEARCHED visits, so that the time may be later than the true one.
+    """
+    query: Document = {"spider": spider, "pushed": {"$ne": True}}
+    fields: Document = {"_id": 0, "outcome": 1, "target": 1, "at": 1}
+    newest = db.visits.find(query, fields).sort(NEWEST_FIRST).limit(MAX_SEARCHED)
+    urls, since = set[str](), None
+    async for row in newest:
+        if row["outcome"] not in (Outcome.ERROR, Outcome.BLOCKED):
+            break
+        urls.add(row["target"])
+        since = row["at"]
+    return len(urls), since
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -16,6 +17,9 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Database
 
 DEFAULT_LOG_LEVEL = "INFO"
 
@@ -81,6 +85,9 @@ class Command(crawl.Command):
             refuse_appending(opts.output or ())
             self._check(self._spider(args[0]), opts)
         except Busy as running:
+            if opts.spargs.get("full"):
+                complain(self.name, f"{running.without_ending}. Repeat -a full=1 after that run")
+                sys.exit(1)
             print_line(f"scrapy {self.name}: {running}", error=True)
             sys.exit(0)
         except FreshetError as error:
@@ -116,18 +123,25 @@ class Command(crawl.Command):
         config = Config.of(self.settings)
         if not issubclass(spider, WrapperSpider):
             return
-        name = spider.read_wrapper(spider.read_arguments(opts.spargs)).name
+        wrapper = spider.read_wrapper(spider.read_arguments(opts.spargs))
+        name = wrapper.name
         if name != spider.name and name in get_spider_loader(self.settings).list():
             raise ConfigError(
                 f"the name {name!r} is taken by a spider class. Give this site another name"
             )
         # Slow to import. Most errors are reported before.
-        from crawler.storage import leases
+        from crawler.storage import leases, sites
 
         lease, busy = f"{leases.CRAWL}{name}", f"{name} is already being crawled"
         # With Redis, this process becomes another worker of the shared run.
         shares = config.redis_url is not None
-        with_database(config, lambda db: leases.refuse_second(db, lease, busy, shares=shares))
+
+        async def check(db: Database) -> None:
+            await leases.refuse_second(db, lease, busy, shares=shares)
+            if wrapper.definition is not None:
+                await sites.refuse_second_file(db, wrapper.definition)
+
+        with_database(config, check)
 
     def _spider(self, name: str) -> type[Spider]:
         """Return the spider class of a name, which may be that of a stored site definition."""

@@ -133,8 +133,11 @@ class Command(FreshetCommand):
             ):
                 plans = asyncio.run(self._replan(order, sharding, progress))
         except Busy as busy:
-            print_line(f"scrapy replan: {busy}", error=True)
-            return
+            # The nightly replan of cron has nothing to do. The terms of a user must not get lost.
+            if options == PlanOptions():
+                print_line(f"scrapy replan: {busy}", error=True)
+                return
+            raise ConfigError(f"{busy.without_ending}. Repeat the command after that") from None
         if opts.json:
             print_json(plans)
         else:

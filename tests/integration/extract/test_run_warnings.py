@@ -151,6 +151,30 @@ def test_run_whose_visits_all_fail_exits_with_1_although_items_are_known(
     assert ": Forbidden by robots.txt; such pages wait for an hour or longer." in line
 
 
+def test_runs_of_a_few_pages_report_a_site_that_is_down(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    freshet.crawl(define())
+    pages.file("robots.txt", "User-agent: *\nDisallow: /\n")
+    for minutes in (0, 10):
+        hours = 25 + minutes / 60
+        assert warned(freshet.crawl(define(), "-a", "limit=3", hours=hours)) == []
+    (line,) = warned(freshet.crawl(define(), "-a", "limit=3", hours=25.3, code=1))
+    assert line.startswith("nothing could be read: 3 visits refused, for example ")
+    assert "; no page could be read since 2" in line
+
+
+def test_retries_of_a_few_broken_pages_do_not_fail(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    freshet.crawl(define())
+    pages.file("robots.txt", f"User-agent: *\nDisallow: {ITEMS[0]}\nDisallow: {ITEMS[1]}\n")
+    freshet.crawl(define(), hours=25)
+    for hours in (26.1, 28.2):
+        result = freshet.crawl(define(), "-a", "limit=2", hours=hours)
+        assert warned(result) == []
+
+
 def test_limited_run_does_not_fail(freshet: Freshet, database: Db, define: Definition) -> None:
     assert warned(freshet.crawl(define(), "-a", "limit=1")) == []
     assert outcomes(database) == {"new": 1}

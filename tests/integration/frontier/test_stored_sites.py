@@ -66,6 +66,29 @@ def test_edited_file_overrides_stored_definition(
     assert "was edited" not in again.err, "the stored definition is current"
 
 
+def test_a_second_file_with_the_same_name_is_refused(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    file = shop(freshet, site)
+    freshet.crawl(file)
+    other = freshet.folder / "copy.toml"
+    other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    freshet.crawl(other)
+    freshet.crawl(file)
+    text = other.read_text(encoding="utf-8").replace("/item/", "/thing/")
+    other.write_text(text, encoding="utf-8")
+    before = database.visits.count_documents({})
+    refused = freshet("crawl", "site", "-a", f"wrapper={other}")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.complaint == (
+        f"scrapy crawl: {other}: {file} defines another site with this name, 'shop'. Give one of "
+        "them another name, or delete the file that you no longer use"
+    )
+    assert database.visits.count_documents({}) == before
+    file.unlink()
+    freshet.crawl(other, "-a", "full=1")
+
+
 def test_stored_definition_is_used_if_file_is_removed(
     freshet: Freshet, database: Db, site: Pages
 ) -> None:

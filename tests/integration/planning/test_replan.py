@@ -194,6 +194,10 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> Non
         message = "scrapy replan: another replan is running on far (process 7) since "
         assert second.complaint.startswith(message)
         assert second.complaint.endswith("; nothing to do")
+        with_terms = freshet("replan", "--budget", "9", hours=clock())
+        assert (with_terms.code, with_terms.out) == (1, "")
+        assert with_terms.complaint.startswith(message)
+        assert with_terms.complaint.endswith(" if not renewed. Repeat the command after that")
         assert planned(freshet, "--dry-run")["updated"] == 0, "a dry run takes no lock"
     assert db.plans.count_documents({}) == 1
 

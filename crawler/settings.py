@@ -3,12 +3,16 @@
 import os
 import sys
 
-from crawler.config import Config, unknown_variables
-from crawler.errors import ConfigError
-from crawler.utils.process import spare_loading
-from crawler.utils.terminal import print_line
+from crawler.utils.process import report_interrupts, spare_loading
 
 spare_loading()
+# Before the slow imports, during which users press Ctrl-C, too.
+report_interrupts()
+
+from crawler.config import Config, unknown_variables  # noqa: E402
+from crawler.errors import ConfigError  # noqa: E402
+from crawler.utils.terminal import print_line  # noqa: E402
+
 # numpy's linear algebra library starts threads when it is loaded. They busy-wait at first, which
 # slows down each command by 50 ms. Freshet multiplies no large matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from crawler import errors
@@ -68,6 +69,29 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         elif not task.cancelled():
             # Mark the exception as retrieved, or asyncio would log it.
             task.exception()
+
+
+def report_interrupts(program: str | None = None) -> None:
+    """Print one line, not a traceback, if Ctrl-C ends this process; it then ends by SIGINT.
+
+    Before, asyncio cancels the tasks of the command, which release leases and remove drafts.
+
+    program: name in the line; None: the command of Scrapy in the arguments
+    """
+    if program is None:
+        program = " ".join(["scrapy", *(word for word in sys.argv[1:2] if word.isalpha())])
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            usual(kind, error, trace)
+        # None if the process was started without a standard error.
+        elif sys.stderr is not None:
+            # To a terminal, which has just shown ^C, on a line of its own.
+            start = "\n" if sys.stderr.isatty() else ""
+            sys.stderr.write(f"{start}{program}: interrupted\n")
+
+    sys.excepthook = hook
 
 
 def spare_loading() -> None:

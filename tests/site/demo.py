@@ -27,7 +27,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from crawler.utils.process import report_interrupts
+
+if __name__ == "__main__":
+    # Before the slow imports, during which users press Ctrl-C, too.
+    report_interrupts("make demo")
+
 import pymongo
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
@@ -74,10 +81,19 @@ def main() -> int:
     ):
         try:
             demo = Demo(site, Path(folder))
-            demo.run()
-            console.print(f"\nThis took {time.time() - began:.0f} s, including installation.")
-            if options.web:
-                demo.serve()
+            with FileLock(Config.load().data_dir / "demo.lock", timeout=0):
+                demo.run()
+                console.print(f"\nThis took {time.time() - began:.0f} s, including installation.")
+                if options.web:
+                    demo.serve()
+        except Timeout:
+            # Each demo deletes the data of the one before.
+            console.print(
+                "make demo: another demo is running, or serves its results. Wait for it, or stop "
+                "it with Ctrl-C in its terminal",
+                style="red",
+            )
+            return 1
         except subprocess.CalledProcessError as failed:
             console.print(failed.stderr or failed.stdout, style="red", markup=False)
             return 1

@@ -15,8 +15,8 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
-from crawler.errors import ConfigError, ServerError
-from crawler.utils.terminal import print_line
+from crawler.errors import PRIVATE_KEYS, ConfigError, ServerError
+from crawler.utils.terminal import complain, print_line
 
 if TYPE_CHECKING:
     from crawler.ops.jobs import Spiders, StoredSites
@@ -129,18 +129,22 @@ class Command(FreshetCommand):
             # The shell does not run a command whose log it cannot open.
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ServerError(f"data folder {folder}: {error.strerror or error}") from None
+            raise ServerError(
+                f"data folder {folder}: {error.strerror or error} (set FRESHET_DATA_DIR to a "
+                "folder you can write)"
+            ) from None
         if opts.json:
             print_json(lines)
             return
-        variables = sorted(
-            name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX)
-        )
-        if variables:
-            remarks.append(
-                f"cron does not see these variables of this shell: {', '.join(variables)}. "
-                f"Set them in {PROJECT / '.env'}"
+        if secret := _variables()[1]:
+            remark = (
+                f"cron does not see these variables of this shell, which may hold passwords: "
+                f"{', '.join(secret)}. Set them in {PROJECT / '.env'}"
             )
+            remarks.append(remark)
+            if not sys.stdout.isatty():
+                # The user may not see what goes into a crontab.
+                complain(self.name, f"warning: {remark}")
         for remark in remarks:
             print_line(f"# {remark}")
         for line in lines:
@@ -213,14 +217,28 @@ def _every(minutes: int, start: int) -> str:
     return f"{first}-59/{minutes} * * * *" if first else f"*/{minutes} * * * *"
 
 
+def _variables() -> tuple[list[str], list[str]]:
+    """Return this shell's variables of Freshet as `NAME=VALUE`, and names of those left out.
+
+    Cron runs commands without them. Every user of the machine can read command lines, so values
+    that may hold a password are left out.
+    """
+    given = {n: v for n, v in os.environ.items() if v and (n in UNPREFIXED or n.startswith(PREFIX))}
+    secret = [n for n, v in given.items() if "@" in v or "\n" in v or PRIVATE_KEYS.search(n)]
+    words = [f"{name}={value}" for name, value in sorted(given.items()) if name not in secret]
+    return words, sorted(secret)
+
+
 def _command(config: Config, *words: str) -> str:
     """Return a crontab command that runs scrapy in the project folder and appends to the log.
 
-    It uses this Python interpreter. `%` is escaped, because it ends a command in a crontab.
+    It uses this Python interpreter and the variables of this shell. If it fails, cron mails the end
+    of the log. `%` is escaped, because it ends a command in a crontab.
     """
     from crawler.ops.schedule import CRON_LOG
 
-    log = config.data_dir.resolve() / CRON_LOG
-    run = shlex.join([sys.executable, "-m", "scrapy", *words])
-    line = f"cd {shlex.quote(str(PROJECT))} && {run} >>{shlex.quote(str(log))} 2>&1"
-    return line.replace("%", r"\%")
+    log = shlex.quote(str(config.data_dir.resolve() / CRON_LOG))
+    variables, _ = _variables()
+    run = shlex.join([*(["env", *variables] if variables else []), sys.executable, "-m", "scrapy"])
+    line = f"cd {shlex.quote(str(PROJECT))} && {run} {shlex.join(words)} >>{log} 2>&1"
+    return f"{line} || tail -n 2 {log}".replace("%", r"\%")

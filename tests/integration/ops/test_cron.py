@@ -41,7 +41,8 @@ def test_schedules_each_spider_replan_and_prune(runner: Freshet) -> None:
         "replan", "prune",
     ]  # fmt: skip
     for when, command in lines:
-        assert command.startswith(f"cd {shlex.quote(str(ROOT))} && {sys.executable} -m scrapy ")
+        assert command.startswith(f"cd {shlex.quote(str(ROOT))} && env FRESHET_")
+        assert f" {sys.executable} -m scrapy " in command
         minutes, hours, *days = when.split()
         assert days == ["*"] * 3
         assert (hours == "*") == ("crawl" in command)
@@ -62,11 +63,15 @@ def test_notifications_are_delivered_if_there_is_a_file_of_channels(
 
 
 def test_text_output_is_valid_crontab_lines(runner: Freshet) -> None:
-    done = runner("cron", "books", FRESHET_BUDGET="5")
+    uri = "mongodb://me:hush@db.example/x"
+    done = runner("cron", "books", FRESHET_BUDGET="5", MONGO_URI=uri)
     comment, *lines = done.out.splitlines()
     assert comment.startswith("# cron does not see ")
-    assert "FRESHET_BUDGET" in comment
+    assert "passwords: MONGO_URI. Set them in " in comment
+    assert done.complaint == f"scrapy cron: warning: {comment.removeprefix('# ')}"
+    assert "hush" not in done.out + done.err
     assert len(lines) == 3
+    assert all(" FRESHET_BUDGET=5 " in line for line in lines)
     for line in lines:
         assert line.split(maxsplit=5)[5].startswith("cd ")
 
@@ -85,6 +90,20 @@ def test_lines_run_in_a_minimal_environment(runner: Freshet, tmp_path: Path) -> 
     bare = {"PATH": "/usr/bin:/bin"}
     subprocess.run(["/bin/sh", "-c", command], check=True, env=bare, timeout=60)
     assert "scrapy prune" in (tmp_path / "data" / "cron.log").read_text()
+
+
+def test_lines_use_the_data_of_this_shell_and_mail_failures(freshet: Freshet) -> None:
+    definition = freshet.wrapper("shop", start_urls=["http://127.0.0.1:1/"], item_pages="/item")
+    (_, crawl), *_ = lines_of(freshet, definition)
+    bare = {"PATH": "/usr/bin:/bin", "LANG": "C", "TZ": "Odd/Zone"}
+    run = ["/bin/sh", "-c", crawl]
+    done = subprocess.run(
+        run, check=False, env=bare, timeout=60, cwd="/", capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert "WARNING: shop: nothing could be read: 1 visit failed" in done.stdout
+    assert freshet("targets", "shop").out.startswith("1 target")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import PROJECT, Config
 from crawler.errors import FreshetError
-from crawler.extract.response import HANDLED, decoded
+from crawler.extract.response import HANDLED, REFUSED, decoded
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from spiders.wrapper import INSPECTS, Arguments, WrapperSpider, failure_text
@@ -47,6 +48,9 @@ MAX_SECONDS = 60
 KILL_SECONDS = MAX_SECONDS + 15
 OK = 200
 HTML_TYPES = ("html", "xml")
+# The root element of an RSS or Atom feed, and where to look for it.
+FEED = re.compile(r"<(?:rss|feed|rdf:RDF)[\s>]")
+MAX_PROLOG_CHARACTERS = 2000
 
 
 class Page(TypedDict):
@@ -394,11 +398,17 @@ def fetch_spider(
 
 def _text_of(url: str, response: Response) -> FetchedText:
     if response.status != OK:
-        return _failed(url, f"the server responded with status {response.status}")
+        is_refused = response.status in REFUSED
+        cause = ". It may refuse crawlers, or require an account" if is_refused else ""
+        return _failed(url, f"the server responded with status {response.status}{cause}")
     kind = (response.headers.get("Content-Type") or b"html").decode("latin-1").lower()
     if not isinstance(response, TextResponse) or not any(name in kind for name in HTML_TYPES):
-        return _failed(url, f"not an HTML page: {kind[:80]!r}")
+        return _failed(
+            url, f"not an HTML page: {kind[:80]!r}. Enter a page with links, as a browser shows it"
+        )
     text = decoded(response).text[:MAX_TEXT_CHARACTERS]
+    if FEED.search(text[:MAX_PROLOG_CHARACTERS]):
+        return _failed(url, "this is a feed, not a page. Add it on the page Feeds")
     return {"url": url, "final_url": response.url, "text": text, "problem": None}
 
 

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, worth_fetching
+from crawler.extract.response import PASSWORD
 from crawler.extract.site_definition import PAGE_VALUES
 from crawler.reports import site_setup
 from crawler.reports.definition_edit import DefinitionEdit
@@ -39,6 +40,8 @@ MAX_WAITING = 4
 ROUNDS, ROUND_PAGES = 2, 4
 READ_SECONDS, READ_MB = 10.0, 512.0
 MAX_LINKS = 20_000
+# A page with a field for a password and fewer links than this is a sign-in page.
+FEW_LINKS = 10
 
 
 # Fetches pages of a site with the headers and politeness of its definition.
@@ -118,6 +121,27 @@ class SitePages:
             links[page.url] = None
             links |= dict.fromkeys(anchor.url for anchor in page.anchors)
         return list(links)[:MAX_LINKS]
+
+    def remark(self, urls: Sequence[str]) -> str | None:
+        """Return why the page of a new site may not show its items; None if nothing is unusual.
+
+        urls: start URLs, of which the first one counts
+        """
+        page = self.get(urls[0]) if urls else None
+        if page is None:
+            return None
+        if len(page.anchors) < FEW_LINKS and PASSWORD.search(page.html.encode()):
+            return (
+                f"{page.final_url} asks for a password. Freshet does not sign in: it sees only "
+                "what everybody sees. Choose a page that is open to all"
+            )
+        if not page.anchors:
+            return (
+                "This page has no links to its own site in its HTML. If a browser shows some, they "
+                "are drawn by scripts, which Freshet does not run. Try the site's sitemap as start "
+                "URL, or its RSS feed on the page Feeds"
+            )
+        return None
 
     async def fetch(self, definition: dict[str, Any], urls: Sequence[str]) -> dict[str, str | None]:
         """Fetch the pages that are not cached. Return the problem of each URL; None: it has none.

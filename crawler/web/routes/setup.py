@@ -123,7 +123,8 @@ async def _editor(
     response = page(
         request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
         proposals=proposals, matches=matches, digest=usual, saved=saved, types=list(FieldType),
-        failed={}, toml=_toml(edit, editable), is_new=editable is None and not usual,
+        failed={}, remark=None if editable else pages.remark(edit.start_urls),
+        toml=_toml(edit, editable), is_new=editable is None and not usual,
         **await pages.samples(edit, base, matches["items"]),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY

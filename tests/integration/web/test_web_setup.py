@@ -604,6 +604,44 @@ def test_large_and_deep_pages_are_handled(local: Browser, site: Site) -> None:
     assert shown.status_code in (200, 422)
 
 
+@pytest.mark.parametrize(
+    ("html", "remark"),
+    [
+        ("<form><input type=password></form><a href=/forgot>x</a>", " asks for a password. "),
+        ("<div id=root></div><script src=/main.js></script>", " has no links to its own site "),
+        (PAGES[HOME] + "<input type='search'>", None),
+        (PAGES[HOME] + "<input type=password>" + "<a href=/p/1>1</a>" * 9, None),
+    ],
+)
+def test_unusual_first_pages_are_explained(
+    local: Browser, site: Site, html: str, remark: str | None
+) -> None:
+    site.pages[HOME] = html
+    began = begin(local)
+    shown = local.get(began.headers["Location"]).text
+    assert ('class="notice warn"' in shown) == (remark is not None)
+    assert remark is None or remark in shown
+
+
+@pytest.mark.soak
+def test_documents_that_are_not_pages_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "feed.xml").write_text("<?xml version='1.0'?>\n<rss version='2.0'></rss>")
+    (tmp_path / "api.json").write_text("{}")
+    (tmp_path / "robots.txt").write_text("")
+    definition = {"name": "a", "start_urls": "http://shop.example/", "item_pages": "/a"}
+    with RunningFolder({"shop.example": tmp_path}) as server:
+        monkeypatch.setenv("http_proxy", server.url)
+        config = Config.load(mongo_uri="mongodb://unused")
+        urls = [f"http://shop.example/{name}" for name in ("feed.xml", "api.json")]
+        pages = asyncio.run(fetch_pages(definition, urls, config))
+    feed, api = (page["problem"] or "" for page in pages)
+    assert feed == "this is a feed, not a page. Add it on the page Feeds"
+    assert api.startswith("not an HTML page: 'application/json")
+    assert api.endswith("Enter a page with links, as a browser shows it")
+
+
 def test_pages_are_fetched_in_a_subprocess(
     stored: tuple[Db, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

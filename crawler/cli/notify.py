@@ -63,12 +63,16 @@ def run_deliver(config: Config, opts: argparse.Namespace) -> None:
     end.
     """
     report, problems = asyncio.run(_follow(config) if opts.follow else _deliver(config))
+    if not (report["channels"] or problems or opts.follow):
+        raise ConfigError(_no_channels(config))
     if opts.json:
         print_json(report)
-        return
-    print_line(_summary(report))
-    if not report["channels"] and not problems:
-        print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
+    else:
+        print_line(_summary(report))
+
+
+def _no_channels(config: Config) -> str:
+    return f"no channels, so nothing is sent. Write [channels.NAME] into {config.notify_file}"
 
 
 async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
@@ -95,6 +99,10 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     patience = MongoRetry(PATIENCE_SECONDS, store.revive)
     rounds = dispatch.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
     logged, problems = "", list[str]()
+    with suppress(FreshetError):
+        rules = await patience.read(lambda: RuleSet.read(store.db, config.notify_file))
+        if not (rules.channels or rules.broken):
+            complain(NAME, f"warning: {_no_channels(config)}")
     try:
         for round_number in itertools.count():
             problems = []

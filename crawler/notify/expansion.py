@@ -95,6 +95,11 @@ class RuleSet:
         """
         listed = ", ".join(self.channels) or "none"
         lines = list(self.broken.values())
+        if self.channels and not self.by_key:
+            lines.append(
+                "no rules, so nothing is sent. Write [[rules]] into the file of the channels, or "
+                "[[notify]] into a site definition"
+            )
         lines += [
             f"rule {name!r} of the web app is ignored: notify.toml has a rule with this name"
             for name in self.repeated

@@ -145,8 +145,13 @@ def test_empty_output_suggests_the_next_step(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
     freshet.env["FRESHET_NOTIFY_FILE"] = str(tmp_path / "none.toml")
-    for action in ("deliver", "status"):
-        assert "Write [channels.NAME] into" in run(freshet, "notify", action).out
+    nothing = run(freshet, "notify", "deliver")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.complaint == (
+        "scrapy notify: no channels, so nothing is sent. Write [channels.NAME] into "
+        f"{tmp_path / 'none.toml'}"
+    )
+    assert "Write [channels.NAME] into" in run(freshet, "notify", "status").out
     assert "Write [[rules]] into" in run(freshet, "notify", "preview").out
     assert run(freshet, "notify", "dead").out == "no dead letters\n"
     assert database.outbox.count_documents({}) == 0

@@ -200,7 +200,10 @@ class WrapperSpider(Spider):
         try:
             return cls.arguments_model.model_validate(ours)
         except ValidationError as error:
-            key, cause = first_problem(error, cls.arguments_model.model_fields)
+            names = cls.arguments_model.model_fields
+            key, cause = first_problem(error, names)
+            if cause == "unknown key":
+                cause += f". Available: {', '.join(names)}"
             raise ConfigError(f"-a {key}: {cause}" if key else f"-a {cause}") from None
 
     @classmethod

@@ -45,7 +45,7 @@ from crawler.extract.notification_rules import Rule, Rules, checked_rules
 from crawler.extract.stored_definition import Definition
 from crawler.items import CAPS_SEPARATOR, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
-from crawler.utils.text import SPIDER_NAME, storable_name
+from crawler.utils.text import SPIDER_NAME, is_spider_name, storable_name
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.calendar import Week, open_hours
 from schedules.history import DAY_HOURS
@@ -73,6 +73,14 @@ class _Hit(NamedTuple):
 
     digest: str
     category: str | None
+
+
+def _place_below_table(key: str, values: Mapping[str, Any]) -> str:
+    """Return a hint if a missing key is below the header of a table, to which TOML adds it."""
+    for name, table in values.items():
+        if isinstance(table, Mapping) and key in table:
+            return f". It is below [{name}]; move it above the first line in brackets"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,16 @@ class Wrapper(BaseModel):
     _code: str = PrivateAttr("")
     _definition: Definition | None = PrivateAttr(None)
 
+    @field_validator("name", mode="before")
+    @classmethod
+    def _explain_name(cls, name: Any) -> Any:
+        if isinstance(name, str) and not is_spider_name(name):
+            raise ValueError(
+                f"invalid: {name[:80]!r}. Use letters, digits, '.', '_' and '-', at most 64 of "
+                "them, beginning with one of a to z, A to Z or 0 to 9"
+            )
+        return name
+
     @field_validator("notify")
     @classmethod
     def _check_rules(cls, value: Rules) -> Rules:
@@ -297,6 +315,8 @@ class Wrapper(BaseModel):
                 "notify": Rule.model_fields,
             }
             key, cause = first_problem(error, cls.model_fields, tables)
+            if error.errors()[0]["type"] == "missing":
+                cause += _place_below_table(key, values)
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
 
     @property

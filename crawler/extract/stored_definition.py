@@ -30,6 +30,14 @@ PLAIN_HEADERS = frozenset(
     }
 )  # fmt: skip
 
+# What to do about the usual mistakes in TOML, by what the parser reports.
+TOML_HINTS = {
+    "in a string": r". Write patterns in single quotes: '/item/\d+'",
+    "Invalid value": '. Write text in straight quotes: "text"',
+    "Cannot overwrite a value": ". The key or the table is there twice",
+    "Cannot declare": ". The key or the table is there twice",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -102,8 +110,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise WrapperError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WrapperError(f"{path}: not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise WrapperError(f"{path}: not valid TOML: not UTF-8. Save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        hint = next((hint for cause, hint in TOML_HINTS.items() if cause in str(error)), "")
+        raise WrapperError(f"{path}: not valid TOML: {error}{hint}") from None
 
 
 def toml_of(values: Mapping[str, Any]) -> str:

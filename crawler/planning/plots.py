@@ -115,7 +115,8 @@ def draw(calendar: Calendar, path: Path) -> None:
     _week(figure, grid, 0, calendar.requests, requests)
     _week(figure, grid, 3, calendar.changes, changes)
     try:
-        figure.savefig(path, dpi=DOTS, facecolor="white")
+        with atomic_replace(path) as draft:
+            figure.savefig(draft, dpi=DOTS, facecolor="white")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
 

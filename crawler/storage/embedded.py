@@ -264,7 +264,8 @@ class EmbeddedServer:
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
             end = file.read(LOG_END_BYTES)
-        if NO_SPACE in end:
+        # On a full disk, the log may be incomplete as well.
+        if NO_SPACE in end or shutil.disk_usage(self.folder).free < MEGABYTE:
             problem = (
                 f"mongod did not start: the disk of {self.log.parent} is full. Free some space"
             )

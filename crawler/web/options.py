@@ -46,14 +46,32 @@ def address_of(text: str, source: str) -> Address:
     match = _ADDRESS.fullmatch(text.strip())
     if not match or int(match["port"]) > MAX_PORT:
         raise ConfigError(f"{source}: {text!r} is not [HOST:]PORT. Examples: 9464, 0.0.0.0:9464")
-    host = (match["host"] or LOCAL).strip("[]")
+    return Address(ip_of(match["host"] or LOCAL, source), int(match["port"]))
+
+
+def ip_of(text: str, source: str) -> str:
+    """Return an IP address of this machine. Raises ConfigError, which names `source`."""
+    host = text.strip("[]")
     if host == "localhost":
-        host = LOCAL
+        return LOCAL
     try:
         ip_address(host)
     except ValueError:
-        raise ConfigError(f"{source}: {host!r} is not an IP address. Example: 127.0.0.1") from None
-    return Address(host, int(match["port"]))
+        raise ConfigError(
+            f"{source}: {host!r} is not an IP address. Use 127.0.0.1 for this machine only, or "
+            "0.0.0.0 for all addresses of this machine"
+        ) from None
+    return host
+
+
+def port_of(text: str, source: str) -> int:
+    """Return a port; 0 is any free port. Raises ConfigError, which names `source`."""
+    if not re.fullmatch(r"\d{1,5}", text, re.ASCII) or int(text) > MAX_PORT:
+        raise ConfigError(
+            f"{source}: {text!r} is not a port. Use a number from 1024 to {MAX_PORT}, or 0 for any "
+            "free port"
+        )
+    return int(text)
 
 
 def client_address(host: str) -> str:

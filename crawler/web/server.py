@@ -211,6 +211,14 @@ def _make_room(candidates: Iterable[LimitedProtocol]) -> bool:
     return True
 
 
+# What to do if an address cannot be listened on, by the number of the error.
+HINTS = {
+    errno.EADDRINUSE: ". Another program listens there; choose another port",
+    errno.EACCES: ". Ports below 1024 need root; choose a higher one",
+    errno.EADDRNOTAVAIL: ". This machine has no such address; 127.0.0.1 is itself, 0.0.0.0 all",
+}
+
+
 def listen(options: WebOptions, option: str | None = None) -> socket.socket:
     """Listen at the address of the options; raises ConfigError, which names the option.
 
@@ -222,10 +230,9 @@ def listen(options: WebOptions, option: str | None = None) -> socket.socket:
             (options.host, options.port), family=family, backlog=BACKLOG
         )
     except OSError as error:
-        hint = ""
+        hint = HINTS.get(error.errno or 0, "")
         if option is None:
             option = f"--host {options.host} --port {options.port}"
-            hint = ". Choose another port with --port" if error.errno == errno.EADDRINUSE else ""
         # Python adds the address to the text of the error.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
         raise ConfigError(f"{option}: {reason}{hint}") from None

@@ -135,15 +135,16 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     from crawler.ops.schedule import command_line_settings
     from crawler.web.dashboards.sources import find, output_folder, places
     from crawler.web.options import (
+        Address,
         WebOptions,
-        address_of,
+        ip_of,
+        port_of,
         proxies_of,
         root_path_of,
         subscriptions_of,
     )
 
-    host = f"[{opts.host}]" if ":" in opts.host else opts.host
-    address = address_of(f"{host}:{opts.port}", "--host, --port")
+    address = Address(ip_of(opts.host, "--host"), port_of(opts.port, "--port"))
     push = subscriptions_of(opts)
     out = output_folder(config, opts.dashboards_out)
     builds = None

@@ -70,6 +70,13 @@ class Command(FreshetCommand):
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
         problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
+        if spider.name != wrapper.name and wrapper.name in self._classes():
+            problems.append(
+                f"name: {wrapper.name!r} is taken by a spider class. Choose another name"
+            )
+        # After Ctrl-C, for example.
+        read = {page["url"] for page in pages}
+        problems += [f"{url}: not read" for url in args[2:] if url not in read]
         # Fields that are empty on all item pages.
         empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
         never = set.intersection(*empty) if empty else set()
@@ -125,6 +132,11 @@ class Command(FreshetCommand):
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name}: this spider has no site definition")
         return spider, given
+
+    def _classes(self) -> list[str]:
+        """Return the names of the spider classes."""
+        assert self.settings is not None
+        return get_spider_loader(self.settings).list()
 
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]

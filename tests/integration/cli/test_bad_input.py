@@ -22,12 +22,20 @@ FILES = {
     "empty.toml": "",
     "secret.toml": GOOD + 'cookies = { session = "abc" }\n',
     "latin.toml": GOOD + "# caf\udce9\n",
+    "escape.toml": GOOD.replace('"/item/"', r'"/item/\d+"'),
+    "quotes.toml": GOOD.replace('"shop"', "\u201cshop\u201d"),
+    "below.toml": 'name = "shop"\n[fields]\ntitle = "h1"\nstart_urls = ["http://127.0.0.1:1/"]\n',
+    "name.toml": GOOD.replace('"shop"', '"my shop"'),
+    "taken.toml": GOOD.replace('"shop"', '"books"'),
 }
 # Command line, words that the error must contain.
 INPUT = {
     "unknown spider": ("crawl nosuch", ["nosuch", "books, cells, feeds, quotes, site"]),
     "file as spider": ("crawl shop.toml", ["scrapy crawl site -a wrapper=shop.toml"]),
-    "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
+    "unknown argument": (
+        "crawl books -a colour=red",
+        ["colour", "unknown key. Available: full, limit"],
+    ),
     "misspelled argument": ("crawl books -a limitt=1", ["unknown key. Did you mean limit?"]),
     "misspelled setting": (
         "crawl books -s FRESHET_BUDGTE=1",
@@ -37,7 +45,27 @@ INPUT = {
     "limit of zero": ("crawl books -a limit=0", ["limit"]),
     "no wrapper": ("crawl site", ["name", "wrapper=FILE.toml"]),
     "invalid TOML": ("crawl site -a wrapper={}/syntax.toml", ["syntax.toml", "line 1"]),
-    "not UTF-8": ("crawl site -a wrapper={}/latin.toml", ["latin.toml"]),
+    "not UTF-8": ("crawl site -a wrapper={}/latin.toml", ["latin.toml", "Save the file as UTF-8"]),
+    "escaped pattern": (
+        "crawl site -a wrapper={}/escape.toml",
+        ["escape.toml", "at line 3", r"Write patterns in single quotes: '/item/\d+'"],
+    ),
+    "curly quotes": (
+        "crawl site -a wrapper={}/quotes.toml",
+        ["at line 1", "Write text in straight quotes"],
+    ),
+    "key below a table": (
+        "crawl site -a wrapper={}/below.toml",
+        ["start_urls: is missing. It is below [fields]; move it above the first line in brackets"],
+    ),
+    "name with a space": (
+        "crawl site -a wrapper={}/name.toml",
+        ["name: invalid: 'my shop'. Use letters, digits"],
+    ),
+    "name of a class": (
+        "crawl site -a wrapper={}/taken.toml",
+        ["'books' is taken by a spider class"],
+    ),
     "empty file": ("crawl site -a wrapper={}/empty.toml", ["empty.toml", "is missing"]),
     "bad regex": ("crawl site -a wrapper={}/regex.toml", ["regex.toml", "list_pages"]),
     "look-ahead": (

@@ -38,8 +38,8 @@ def test_port_in_use_is_a_one_line_error(freshet: Freshet) -> None:
         done = run(freshet, "web", "--port", port)
     assert done.code == 1
     assert done.complaint == (
-        f"scrapy web: --host 127.0.0.1 --port {port}: Address already in use. Choose another port "
-        "with --port"
+        f"scrapy web: --host 127.0.0.1 --port {port}: Address already in use. Another program "
+        "listens there; choose another port"
     )
 
 
@@ -50,8 +50,11 @@ def test_port_in_use_is_a_one_line_error(freshet: Freshet) -> None:
         (("--host", "::"), {}, "--host ::: other machines"),
         (("--trusted-proxy", "127.0.0.1"), {}, "--trusted-proxy: anyone behind the proxy"),
         ((), {"FRESHET_WEB_HOSTS": "freshet.example"}, "FRESHET_WEB_HOSTS: other machines"),
-        (("--host", "example"), {}, "--host, --port: 'example' is not an IP address"),
-        (("--port", "x"), {}, "--host, --port: '127.0.0.1:x' is not [HOST:]PORT"),
+        (("--host", "example"), {}, "--host: 'example' is not an IP address. Use 127.0.0.1"),
+        (("--port", "x"), {}, "--port: 'x' is not a port. Use a number from 1024 to 65535"),
+        (("--port", "65536"), {}, "--port: '65536' is not a port"),
+        (("--port", "-1"), {}, "--port: '-1' is not a port"),
+        (("--host", "fe80::1"), {}, "--host fe80::1: "),
         (("--root-path", "a b"), {}, "--root-path: 'a b' is not a path"),
         (("--trusted-proxy", "x"), {}, "--trusted-proxy: 'x' is not an IP address or network"),
     ],

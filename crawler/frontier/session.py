@@ -51,6 +51,7 @@ MAX_UNMATCHED_LINKS = 200
 FAILED = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 # Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
+EXPORTER = "feedexport"
 EXCEPTIONS = "spider_exceptions/"
 NOTE_SECONDS = 3.0
 MAX_CHARACTERS = 300
@@ -134,7 +135,7 @@ class Session:
         crawler.signals.connect(self._forget_watch, signals.engine_stopped)
         self._watch = _Watch(self)
         for name in SWALLOWING:
-            logging.getLogger(name).addHandler(self._watch)
+            logging.getLogger(name).addFilter(self._watch)
 
     @staticmethod
     def of(crawler: Crawler) -> Session:
@@ -466,7 +467,7 @@ class Session:
 
     def _forget_watch(self) -> None:
         for name in SWALLOWING:
-            logging.getLogger(name).removeHandler(self._watch)
+            logging.getLogger(name).removeFilter(self._watch)
 
     async def _sum_up(self, reason: str) -> None:
         self.reason = reason
@@ -490,19 +491,35 @@ class Session:
         return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
 
 
-class _Watch(logging.Handler):
+class _Watch(logging.Filter):
     """Fails the run for exceptions that Scrapy logs and ignores."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__()
         self._session = session
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Fail the run, unless the record is from another run in this process."""
-        if getattr(record, "spider", None) in (None, self._session.crawler.spider):
-            raised = record.exc_info[1] if record.exc_info else None
-            message = record.getMessage().partition(":")[0]
-            self._session.note_flaw(f"{message}: {_in_line(raised)}" if raised else message)
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Fail the run, unless the record is from another run in this process.
+
+        Return False to drop the record: if the disk of exported items is full, Scrapy would log the
+        same traceback for each of them.
+        """
+        own = getattr(record, "spider", None) in (None, self._session.crawler.spider)
+        if record.levelno < logging.ERROR or not own:
+            return True
+        raised = record.exc_info[1] if record.exc_info else None
+        if isinstance(raised, OSError) and EXPORTER in f"{record.name} {record.getMessage()}":
+            cause = raised.strerror or str(raised)
+            place = f"{raised.filename}: " if raised.filename else ""
+            self._session.end_early(
+                "export",
+                f"items could not be exported: {place}{cause}. All items that were read are stored "
+                "in MongoDB; scrapy export posts FOLDER writes them",
+            )
+            return False
+        message = record.getMessage().partition(":")[0]
+        self._session.note_flaw(f"{message}: {_in_line(raised)}" if raised else message)
+        return True
 
 
 def _in_line(error: BaseException | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,12 +30,39 @@ DEFAULT_LOG_LEVEL = "INFO"
 CLOSED_FORMATS = ("json", "xml")
 
 
+def _path_and_format(output: str) -> tuple[str, str]:
+    """Return the file and the format of a value of `-o` or `-O`."""
+    path, _, file_format = output.rpartition(":")
+    if not path or not file_format.isalnum():
+        return output, Path(output).suffix.removeprefix(".")
+    return path, file_format
+
+
+def refuse_unwritable(outputs: Iterable[str]) -> None:
+    """Raise ConfigError if a file of `-o` or `-O` cannot be written; creates its folder."""
+    for output in outputs:
+        name, _ = _path_and_format(output)
+        # Standard output, other storages, and names with placeholders.
+        if name == "-" or "://" in name or "%(" in name:
+            continue
+        path = Path(name)
+        exists = path.exists()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+            if not exists:
+                path.unlink()
+        except OSError as error:
+            # The folder is a file.
+            number = errno.ENOTDIR if isinstance(error, FileExistsError) else error.errno
+            cause = os.strerror(number) if number else error
+            raise ConfigError(f"{name}: {cause}. Name a file that you can write") from None
+
+
 def refuse_appending(outputs: Iterable[str]) -> None:
     """Raise ConfigError if `-o` would append to a JSON or XML file, which would make it invalid."""
     for output in outputs:
-        path, _, file_format = output.rpartition(":")
-        if not path or not file_format.isalnum():
-            path, file_format = output, Path(output).suffix.removeprefix(".")
+        path, file_format = _path_and_format(output)
         if file_format in CLOSED_FORMATS and Path(path).is_file() and Path(path).stat().st_size:
             raise ConfigError(
                 f"{path} exists, and appending to it would make invalid {file_format.upper()}. "
@@ -83,6 +112,7 @@ class Command(crawl.Command):
             import scrapy.core.downloader.contextfactory  # noqa: F401
 
             refuse_appending(opts.output or ())
+            refuse_unwritable([*(opts.output or ()), *(opts.overwrite_output or ())])
             self._check(self._spider(args[0]), opts)
         except Busy as running:
             if opts.spargs.get("full"):

@@ -243,12 +243,34 @@ def test_rejected_database_write_fails_the_run(
     assert sum("[crawler.frontier.session] ERROR" in line for line in failed.err.splitlines()) == 1
 
 
-def test_an_export_that_cannot_be_written_fails_the_run(
+def test_a_full_disk_of_exported_items_is_one_line(
     freshet: Freshet, database: Db, site: Pages
 ) -> None:
+    wrapper = freshet.wrapper("shop", start_urls=[f"{site.url}/list.html"], item_pages="/item-")
+    result = freshet.crawl(wrapper, "-o", "/dev/full:jsonlines", "-L", "WARNING", code=1)
+    assert result.complaint.endswith(
+        "] ERROR: shop: the run ended early: items could not be exported: No space left on device. "
+        "All items that were read are stored in MongoDB; scrapy export posts FOLDER writes them"
+    )
+    assert outcomes(database)["new"]
+
+
+def test_an_unwritable_file_of_items_is_refused_before_the_run(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    wrapper = freshet.wrapper("shop", start_urls=[f"{site.url}/list.html"], item_pages="/item-")
     (freshet.folder / "file").touch()
-    result = crawl(freshet, site, "", "-O", freshet.folder / "file" / "items.jsonl")
-    assert_failed(result, database, "NotADirectoryError")
+    for name, cause in (
+        (f"{freshet.folder}/file/items.csv", "Not a directory. Name a file that you can write"),
+        ("/proc/no/items.csv", "No such file or directory"),
+        ("/proc:csv", "Is a directory"),
+    ):
+        result = freshet.crawl(wrapper, "-O", name, code=1)
+        assert result.complaint.startswith(f"scrapy crawl: {name.removesuffix(':csv')}: {cause}")
+    assert database.visits.count_documents({}) == 0
+    file = freshet.folder / "new" / "items.jsonl"
+    freshet.crawl(wrapper, "-o", file)
+    assert len(file.read_text(encoding="utf-8").splitlines()) == ITEMS
 
 
 @pytest.mark.redis

@@ -31,6 +31,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import MAX_CHARACTERS, Definition, read_toml
 from crawler.storage.client import Database, Document
 from crawler.utils.files import atomic_replace
+from crawler.utils.urls import host_of
 from schedules.calendar import Week, open_hours
 
 logger = logging.getLogger(__name__)
@@ -360,13 +361,20 @@ def _file_of(definition: Definition) -> Path | None:
     return path if read_toml(path).get("name") == definition.name else None
 
 
+def _hosts(definition: Definition) -> set[str]:
+    """Return the hosts of the start URLs; an empty one if there are none, as for cells."""
+    urls = definition.values.get("start_urls") or ""
+    return {host_of(url) for url in ([urls] if isinstance(urls, str) else urls)}
+
+
 async def refuse_second_file(db: Database, definition: Definition) -> None:
-    """Raise ConfigError if another file defines a site with this name, but otherwise.
+    """Raise ConfigError if another file defines a site with this name, on other hosts.
 
     A run would replace the definition, and continue the targets of one site as those of the other.
+    An edited copy of a file, which starts at the same hosts, replaces it.
     """
     stored = (await definitions(db, [definition.name])).get(definition.name)
-    if stored is None or definition.file is None or stored.has_same_keys_as(definition):
+    if stored is None or definition.file is None or _hosts(stored) & _hosts(definition):
         return
     try:
         path = _file_of(stored)

@@ -224,7 +224,7 @@ def test_runspider_runs_a_file(freshet: Freshet, database: Db, home: Pages) -> N
     assert database.runs.count_documents({"spider": "here"}) == 1
     expect(freshet("runspider", plain, *QUIET))
     wrong = expect(freshet("runspider", site, "-a", "nope=1"), 1)
-    assert wrong.complaint == "scrapy runspider: -a nope: unknown key"
+    assert wrong.complaint == "scrapy runspider: -a nope: unknown key. Available: full, limit"
 
 
 def test_runspider_reports_problems_of_file(freshet: Freshet) -> None:

@@ -168,7 +168,7 @@ def test_replan_with_full_hours_updates_few_targets(cap: int) -> None:
 def test_unchanged_replan_moves_nothing(seed: int, cap: float, share: float) -> None:
     """Allow an hour a little more than its mean, so that many visits move to other hours."""
     some, past = case(seed, 90)
-    budget = afforded(some, past, "optimal", share * least_per_day(some))
+    budget = afforded(some, past, "optimal", share * min_per_day(some))
     terms = Terms(budget_per_day=budget, hourly_cap=float(np.ceil(cap * budget / 24)))
     first = plan(some, past, terms, NOW)
     again = plan(some, past, terms, NOW, first.schedules)

@@ -23,7 +23,7 @@ from schedules.placement.load import even_phase, first_weeks
 from schedules.placement.placement import (
     EVEN,
     EVEN_VISITS,
-    MAX_SLOTS,
+    MAX_OPTIONS,
     RARE,
     Limits,
     allows,
@@ -199,7 +199,7 @@ def limits_of(t: Targets, i: int, price: float) -> Limits:
 def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     """Compute the candidate steps of m targets, as columns for `joined`."""
     m = len(t.worth)
-    size = m * (RARE + MAX_SLOTS)
+    size = m * MAX_OPTIONS
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
     visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
     option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)

@@ -39,6 +39,8 @@ EVEN_VISITS = np.concatenate(
         np.arange(8.0, WEEK_HOURS + 1),
     ]
 )  # fmt: skip
+# Of one target.
+MAX_OPTIONS = max(RARE + MAX_SLOTS, len(EVEN_VISITS))
 SWEEPS = 1
 
 

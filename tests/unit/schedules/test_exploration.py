@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedules.allocation import optimal
+from schedules.allocation.optimal import AGE
 from schedules.allocation.plan import Plan, Terms, plan
 from schedules.calendar import next_visits, visits_between
 from schedules.cost import Objective
+from schedules.estimation.estimate import estimate
 from schedules.evaluation.world import never
+from schedules.placement.placement import EVEN_VISITS, MAX_SLOTS, RARE
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import LIMITS
@@ -40,6 +45,15 @@ def test_page_with_long_history_gets_fixed_hours() -> None:
     made = planned(population(40, UTC), weeks=3)
     assert not made.schedules.every_hours.any()
     assert "exploration" not in {LIMITS[code] for code in made.bound}
+
+
+def test_all_options_of_a_page_fit_into_the_arrays_of_its_kernel() -> None:
+    """Run the kernel in Python, which checks the indexes of arrays; machine code does not."""
+    estimated = estimate(population(1, UTC), never(1))
+    target = optimal.targets(estimated, slice(0, 1), np.zeros((1, WEEK_HOURS)))
+    kernel: Any = optimal._candidates
+    counts, visits, *_ = kernel.py_func(target, AGE, 0.0)
+    assert counts == len(visits) == len(EVEN_VISITS) > RARE + MAX_SLOTS
 
 
 def test_exploration_stays_within_budget() -> None:

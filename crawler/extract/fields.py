@@ -49,8 +49,8 @@ PERCENT = re.compile(r"\s?%")
 EURO_CENTS = re.compile(r"\d\s?€\s?\d\d(?!\d)")
 MAX_DIGITS = 300
 MAX_DATE_CHARACTERS = 200
-# The largest integer that MongoDB stores, and the largest number that is read.
-MAX_INTEGER, MAX_NUMBER = 2**63 - 1, 1e300
+# The largest number that is read.
+MAX_NUMBER = 1e300
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
 INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 # With dots, the day comes first, in English texts, too. With slashes, US English is assumed.
@@ -181,27 +181,17 @@ class Field(BaseModel):
         if isinstance(value, str) or self.type in (FieldType.DATE, FieldType.HTML):
             return typed(json_text(value), self.type, zone, day_first=day_first)
         if self.type is FieldType.TEXT:
-            return storable(value)
+            return value
         if type(value) not in (int, float) or abs(value) > MAX_NUMBER:
             return None
         if self.type is FieldType.PRICE:
             return {"amount": float(value), "currency": None}
-        return value if abs(value) <= MAX_INTEGER else float(value)
+        return value
 
 
 def json_text(value: Any) -> str:
     """Return a value of JSON as one line: a text as it is, anything else as JSON."""
     return squeeze(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def storable(value: Any) -> Any:
-    """Return a value of JSON in which integers that MongoDB cannot store are texts."""
-    if isinstance(value, dict):
-        return {name: storable(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [storable(part) for part in value]
-    is_too_large = isinstance(value, int) and abs(value) > MAX_INTEGER
-    return str(value) if is_too_large else value
 
 
 def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
@@ -350,8 +340,7 @@ def _number(match: re.Match[str]) -> int | float | None:
     if NEGATIVE.search(match.string, max(0, start - MAX_SIGN_CHARACTERS), start):
         amount = -amount
     # Return 1234 rather than 1234.0 for "1,234", or it would count as a change from "1234".
-    whole = int(amount)
-    return whole if amount == whole and abs(whole) <= MAX_INTEGER else float(amount)
+    return int(amount) if amount == int(amount) else amount
 
 
 @lru_cache(maxsize=1024)

@@ -56,7 +56,7 @@ def test_notifications_are_delivered_if_there_is_a_file_of_channels(
 ) -> None:
     file = tmp_path / "notify.toml"
     runner.env["FRESHET_NOTIFY_FILE"] = str(file)
-    assert not [command for _, command in lines_of(runner, "books") if "notify" in command]
+    assert not [command for _, command in lines_of(runner, "books") if "notify deliver" in command]
     file.write_text("")
     (when,) = [when for when, command in lines_of(runner, "books") if "notify deliver" in command]
     assert when.endswith("/5 * * * *")

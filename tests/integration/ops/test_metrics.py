@@ -251,7 +251,7 @@ def test_service_without_port_writes_a_file(freshet: Freshet, pages: Pages, fold
         (("refresh", "run", "--metrics", "x"), "--metrics: 'x' is not [HOST:]PORT"),
         (
             ("refresh", "run", "--metrics", "x:1"),
-            "--metrics: 'x' is not an IP address. Example: 127.0.0.1",
+            "--metrics: 'x' is not an IP address. Use 127.0.0.1",
         ),
         (("metrics", "--out", "/nosuch/x.prom"), "--out /nosuch/x.prom: No such file or directory"),
     ],

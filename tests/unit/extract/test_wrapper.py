@@ -45,8 +45,8 @@ def test_required_keys_are_checked(key: str) -> None:
     ("keys", "key", "cause"),
     [
         ({"lists": "/a"}, "lists", "unknown key"),
-        ({"name": "my shop"}, "name", "pattern"),
-        ({"name": "../shop"}, "name", "pattern"),
+        ({"name": "my shop"}, "name", "Use letters"),
+        ({"name": "../shop"}, "name", "Use letters"),
         ({"list_pages": "("}, "list_pages.0", "bad regular expression '('"),
         ({"item_pages": ["/a", "["]}, "item_pages.1", "bad regular expression '['"),
         ({"item_pages": []}, "item_pages", "at least 1"),

@@ -6,7 +6,9 @@ frontiers use this module, so a run ends in the same way with and without Redis.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -36,6 +38,9 @@ logger = logging.getLogger(__name__)
 RECOUNT_AFTER = timedelta(minutes=1)
 # Maximum number of requests that a run reserves at once of caps that several spiders share.
 MAX_RESERVED = 1000
+# Runs that reserve at the same time try again after a random pause, up to twice as long each time.
+RESERVE_ATTEMPTS = 6
+RESERVE_PAUSE_SECONDS = 0.01
 
 
 class Allowance:
@@ -156,19 +161,25 @@ class Allowance:
 
         If other spiders use the same caps, this is a quarter of what is left, which is reserved.
         """
-        left = await self.room(in_flight)
-        if left is None or len(self._spiders) < 2:
-            return left
-        share = min(-(-left // 4), MAX_RESERVED)
-        if self._lease is None:
-            return share
-        await self._lease.reserve(in_flight + share)
-        # Other runs may have reserved at the same time: then at least one of them sees the other.
-        left = await self.room(in_flight)
-        if left is not None and left < share:
-            share = left
+        for attempt in range(RESERVE_ATTEMPTS):
+            left = await self.room(in_flight)
+            if left is None or len(self._spiders) < 2:
+                return left
+            share = min(-(-left // 4), MAX_RESERVED)
+            if self._lease is None:
+                return share
             await self._lease.reserve(in_flight + share)
-        return share
+            # Other runs may have reserved at the same time: then at least one of them sees the
+            # other.
+            left = await self.room(in_flight)
+            if left is None or left >= share:
+                return share
+            await self._lease.reserve(in_flight + left)
+            if left:
+                return left
+            # If each run sees the others' reservations, none gets anything: try at another time.
+            await asyncio.sleep(random.uniform(0, RESERVE_PAUSE_SECONDS * 2**attempt))
+        return 0
 
     async def _reserved(self) -> int:
         """Return the number of requests that other runs under the same caps have reserved."""

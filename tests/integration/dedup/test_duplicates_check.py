@@ -30,7 +30,7 @@ MUSEUM, MARKET, MUSEUM_ZH = (
     text(2),
     "博物馆经过两年的整修之后将于星期一重新开放，欢迎各位市民前来参观。",
 )
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 120.0
 # More lines than one batch.
 MANY = 1100
 

@@ -17,9 +17,9 @@ from crawler.cli.base import print_json, with_database
 from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.notify import dispatch
-from crawler.notify.dispatch import DeliveryReport, PreviewedMessage
-from crawler.notify.expansion import RuleSet
+from crawler.notify import rounds
+from crawler.notify.rounds import DeliveryReport, PreviewedMessage
+from crawler.notify.rules import RuleSet
 from crawler.storage import outbox, targets
 from crawler.storage.client import Database, MongoRetry, Store
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
@@ -81,7 +81,7 @@ async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
         try:
             patience = MongoRetry(PATIENCE_SECONDS, store.revive)
             now = Clock(config.clock_offset_hours).now
-            report, problems = await dispatch.run_round(store.db, config, patience, now)
+            report, problems = await rounds.run_round(store.db, config, patience, now)
         finally:
             await store.close()
     for problem in problems:
@@ -94,10 +94,10 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    sums = dispatch.no_deliveries()
+    sums = rounds.no_deliveries()
     store = await Store.open(config)
     patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-    rounds = dispatch.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
+    deliveries = rounds.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
     logged, problems = "", list[str]()
     with suppress(FreshetError):
         rules = await patience.read(lambda: RuleSet.read(store.db, config.notify_file))
@@ -108,10 +108,10 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
             problems = []
             began = loop.time()
             try:
-                report, problems = await rounds.run(
+                report, problems = await deliveries.run(
                     FOLLOW_SECONDS, confirms=round_number % CONFIRM_ROUNDS == 0
                 )
-                dispatch.add_to(sums, report)
+                rounds.add_to(sums, report)
                 # Another process delivers the others, and reports them.
                 own_channels = [channel for channel in report["channels"] if not channel["busy"]]
                 if (line := _summary(report | {"channels": own_channels})) != NOTHING:
@@ -127,9 +127,9 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
                 async with asyncio.timeout(max(0.0, began + FOLLOW_SECONDS - loop.time())):
                     await stop.wait()
                     break
-        sums["channels"] = dispatch.merged(sums["channels"], await rounds.stop())
+        sums["channels"] = rounds.merged(sums["channels"], await deliveries.stop())
     finally:
-        await rounds.cancel()
+        await deliveries.cancel()
         await store.close()
     return sums, problems
 
@@ -164,7 +164,7 @@ def _summary(report: DeliveryReport) -> str:
 
 def run_status(config: Config, opts: argparse.Namespace) -> None:
     """Print the messages of each channel by state."""
-    state = with_database(config, lambda db: dispatch.status(db, config.notify_file))
+    state = with_database(config, lambda db: rounds.status(db, config.notify_file))
     if opts.json:
         print_json(state)
         return
@@ -205,7 +205,7 @@ def run_test(config: Config, opts: argparse.Namespace) -> int:
     """Send a test message; return 1 if the channel did not accept it."""
     now = Clock(config.clock_offset_hours).now()
     with working(config.progress, f"sending to {opts.channel}"):
-        report = asyncio.run(dispatch.send_test(config, opts.channel, now))
+        report = asyncio.run(rounds.send_test(config, opts.channel, now))
     if opts.json:
         print_json(report)
     elif not report["delivered"]:
@@ -243,7 +243,7 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
             )
             raise ConfigError(f"rule not found: {opts.rule!r}. Available: {available}")
         problems = rules.problems(await targets.spiders(db))
-        return rules, problems, await dispatch.preview(db, config, rules, opts.last, opts.rule, now)
+        return rules, problems, await rounds.preview(db, config, rules, opts.last, opts.rule, now)
 
     with working(config.progress, "applying the rules"):
         rules, problems, messages = with_database(config, read)

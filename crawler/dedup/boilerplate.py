@@ -234,7 +234,7 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     if not table.common.size or (mask := table.tally.covered(text)) is None:
         return sketch
     from crawler.dedup import kernels
-    from crawler.dedup.signature import bandings_of, low_bytes, permutations
+    from crawler.dedup.minhash import bandings_of, low_bytes, permutations
 
     share = 1 - np.count_nonzero(mask) / mask.size
     if share > 1 - MIN_COVERED:

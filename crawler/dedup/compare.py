@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crawler.dedup.signature import jaccard, library_estimate
+from crawler.dedup.minhash import jaccard, library_estimate
 from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Scheme, Shape, Sketch
 
 REBUILD = "run scrapy duplicates rebuild"

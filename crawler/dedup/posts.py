@@ -225,7 +225,7 @@ def compared(
     """
     whole = text_of(title, text, fields, names)
     if is_record(text, names, whole):
-        from crawler.dedup.signature import exactly  # compiled code, loaded with the first text
+        from crawler.dedup.minhash import exactly  # compiled code, loaded with the first text
 
         return exactly(whole), None
     sketch = scheme.sketch(whole)

@@ -285,8 +285,8 @@ def scheme_of(name: str, threshold: float) -> Scheme:
         threshold = SUPERSHINGLES_THRESHOLD
 
     def sketch(text: str) -> Sketch | None:
-        from crawler.dedup import signature  # compiled code, loaded with the first text
+        from crawler.dedup import minhash  # compiled code, loaded with the first text
 
-        return getattr(signature, f"by_{name}")(text)  # type: ignore[no-any-return]
+        return getattr(minhash, f"by_{name}")(text)  # type: ignore[no-any-return]
 
     return Scheme(f"{name}-{VERSION}", threshold, sketch, weighs=name == "characters")

@@ -20,7 +20,7 @@ from crawler.items import Target
 from crawler.storage import due
 
 if TYPE_CHECKING:
-    from crawler.frontier.politeness import Permits
+    from crawler.frontier.rate_limits import Permits
     from crawler.frontier.session import Session
 
 Counts = Mapping[str, float]

@@ -16,9 +16,9 @@ from scrapy import Request
 
 from crawler.errors import FreshetError, StorageError
 from crawler.frontier.base import IN_DOUBT, READ_AHEAD, Counts, Frontier, Tally
+from crawler.frontier.leases import LEASES_PER_REQUEST, Worker, own_name
 from crawler.frontier.lifecycle import whole
 from crawler.frontier.run_limits import Admission, chosen
-from crawler.frontier.worker import LEASES_PER_REQUEST, Worker, own_name
 from crawler.items import CELL, Target
 from crawler.storage import due, recovery, runs
 from crawler.storage.client import in_batches
@@ -66,7 +66,7 @@ class SharedFrontier(Frontier):
 
     async def open(self) -> str:
         """Connect to Redis; return its id. Raises ConfigError or Unreachable."""
-        from crawler.frontier.politeness import Permits
+        from crawler.frontier.rate_limits import Permits
         from crawler.frontier.redis_queue import LeasedQueue
         from crawler.storage.redis import RedisRetry, open_redis
 

@@ -28,7 +28,7 @@ from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.notify.dispatch import NotifyStatus
+    from crawler.notify.rounds import NotifyStatus
 
 # $unionWith came with MongoDB 4.4; the tests run on 6.0.
 MIN_MONGODB, TESTED_MONGODB = (4, 4), (6, 0)
@@ -341,7 +341,7 @@ def judge_retention(config: Config, age: timedelta) -> Finding:
 async def check_notifications(db: Database, config: Config, now: datetime) -> list[Finding]:
     """Return the findings on rules, channels and undelivered messages; none without rules."""
     # Slow to import, and only needed here.
-    from crawler.notify.dispatch import status
+    from crawler.notify.rounds import status
 
     try:
         state = await status(db, config.notify_file)

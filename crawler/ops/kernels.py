@@ -19,7 +19,7 @@ import bson
 import numpy as np
 
 from crawler.dedup.boilerplate import MIN_OWN_WEIGHT, MIN_POSTS, Sourced, Table, weighed
-from crawler.dedup.signature import by_characters
+from crawler.dedup.minhash import by_characters
 from crawler.storage.bson_columns import Batch
 from crawler.storage.columns import Arrays, Column
 from crawler.storage.plans import TargetPlans

@@ -14,8 +14,8 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import Rule, read_keys
 from crawler.notify.channels import Channel, valid_channels
-from crawler.notify.dispatch import PreviewedMessage, preview
-from crawler.notify.expansion import RuleSet
+from crawler.notify.rounds import PreviewedMessage, preview
+from crawler.notify.rules import RuleSet
 from crawler.storage import change_events, notification_rules, outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outbox import ChannelState

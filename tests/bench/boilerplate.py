@@ -29,8 +29,8 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import Sourced, sourced
+from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
-from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import CHARACTERS_SHAPE, scheme_of
 from crawler.storage.client import Document, Store
 from crawler.storage.dedup import boilerplate, claims

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from crawler.dedup.minhash import as_datasketch, by_characters, hashes_of, values_of
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import as_datasketch, by_characters, hashes_of, values_of
 from crawler.dedup.sketch import CHARACTERS_SHAPE, VALUES
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from crawler.dedup.signature import by_characters
+from crawler.dedup.minhash import by_characters
 from crawler.storage.client import Document, opened
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.crawls import Crawl, freshet

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from numba import njit
 
 from crawler.dedup import kernels
+from crawler.dedup.minhash import hashes_of
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import hashes_of
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE
 
 Ints = npt.NDArray[np.int64]

@@ -25,10 +25,10 @@ from rich.table import Table
 from scrapy import Spider
 
 from crawler.frontier.base import Counts
-from crawler.frontier.politeness import Permits
+from crawler.frontier.leases import Worker
+from crawler.frontier.rate_limits import Permits
 from crawler.frontier.redis_queue import Lease as EntryLease
 from crawler.frontier.redis_queue import LeasedQueue, QueueStatus
-from crawler.frontier.worker import Worker
 from crawler.storage.client import in_batches
 from crawler.storage.redis import RedisRetry
 from tests.faults.ending import orderly

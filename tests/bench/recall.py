@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
+from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
-from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import EXACT, Sketch, scheme_of
 from crawler.storage.client import Store
 from crawler.storage.dedup import claims

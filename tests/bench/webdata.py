@@ -271,7 +271,7 @@ class Data:
     def signatures(self, numbers: range) -> Iterator[Document]:
         """Yield the signatures of posts, as Redis would have their bands."""
         # Slow to import.
-        from crawler.dedup.signature import by_characters
+        from crawler.dedup.minhash import by_characters
 
         for row in self.posts(numbers):
             sketch = by_characters(row["text"])

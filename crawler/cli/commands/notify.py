@@ -55,7 +55,7 @@ class Command(ActionsCommand):
     def json_types(self) -> JsonTypes:
         """Return the types of results, states, messages and dead letters."""
         from crawler.cli.notify import RetryReport
-        from crawler.notify.dispatch import (
+        from crawler.notify.rounds import (
             DeliveryReport,
             NotifyStatus,
             PreviewedMessage,

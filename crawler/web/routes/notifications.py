@@ -16,7 +16,7 @@ from starlette.responses import Response
 from crawler.errors import ConfigError, cause_of
 from crawler.extract.notification_rules import Rule
 from crawler.items import Event
-from crawler.notify.dispatch import PreviewedMessage, SendReport, send_test
+from crawler.notify.rounds import PreviewedMessage, SendReport, send_test
 from crawler.reports import notifications as report
 from crawler.reports.notifications import (
     ChannelAlert,

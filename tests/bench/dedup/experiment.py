@@ -23,7 +23,7 @@ from crawler.cli.base import print_json
 from crawler.cli.duplicates import INTERRUPTED, interruptible
 from crawler.cli.types import positive_int
 from crawler.config import Config
-from crawler.dedup.signature import by_characters, jaccard
+from crawler.dedup.minhash import by_characters, jaccard
 from crawler.dedup.sketch import SHAPES
 from crawler.errors import ConfigError, FreshetError
 from crawler.storage.client import Database, Document, opened

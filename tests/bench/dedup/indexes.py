@@ -14,8 +14,7 @@ import numpy as np
 from datasketch import MinHashLSH
 
 from crawler.dedup.kernels import Keys
-from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import (
+from crawler.dedup.minhash import (
     as_datasketch,
     by_characters,
     by_supershingles,
@@ -23,6 +22,7 @@ from crawler.dedup.signature import (
     hashes_of,
     values_of,
 )
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     PAIRS,

@@ -42,7 +42,7 @@ HEAVY = {
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
     "uvicorn", "argon2", "yaml", "pyarrow", "fsspec", "warcio", "crawler.exchange.backup",
-    "apprise", "standardwebhooks", "crawler.notify.channels", "crawler.notify.dispatch",
+    "apprise", "standardwebhooks", "crawler.notify.channels", "crawler.notify.rounds",
     "crawler.exchange.watches", "crawler.ops.reread",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crawler.frontier.leases import Feed, Worker
 from crawler.frontier.redis_queue import LeasedQueue
-from crawler.frontier.worker import Feed, Worker
 from tests.integration.shared_run import LEASE_MS, SharedRun, nothing_to_feed, opened_run
 
 # Much shorter than the time after which an idle worker tries again without a message.

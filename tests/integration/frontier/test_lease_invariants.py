@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from crawler.frontier.leases import Worker
 from crawler.frontier.redis_queue import LeasedQueue
-from crawler.frontier.worker import Worker
 from tests.integration.shared_run import LEASE_MS, SharedRun, nothing_to_feed, opened_run
 
 WORKERS = ("ann", "ben", "cem")

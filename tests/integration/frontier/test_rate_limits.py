@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from crawler.frontier.politeness import IDLE_SECONDS, REUSE_SECONDS, HostHeld, Permit, Permits
+from crawler.frontier.rate_limits import IDLE_SECONDS, REUSE_SECONDS, HostHeld, Permit, Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 

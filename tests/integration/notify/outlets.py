@@ -11,8 +11,8 @@ from typing import Any
 from bson import ObjectId
 
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.deliverer import Failure
-from crawler.notify.expansion import RuleSet, expand
+from crawler.notify.outbox import Failure
+from crawler.notify.rules import RuleSet, expand
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import Bundle, Grouping
 from tests.unit.channels import channels_in

@@ -13,9 +13,9 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.deliverer import Delivered, Deliverer, Failure
-from crawler.notify.dispatch import preview, run_round
-from crawler.notify.expansion import RuleSet, confirm, expand
+from crawler.notify.outbox import Delivered, Deliverer, Failure
+from crawler.notify.rounds import preview, run_round
+from crawler.notify.rules import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened
 from crawler.storage.leases import Lease

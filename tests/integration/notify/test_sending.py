@@ -24,8 +24,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from crawler.fetch import guard
 from crawler.notify.channels import Channel
-from crawler.notify.delivery import MAX_THREADS, DeliveryFailed, send
 from crawler.notify.messages import EventView, Message, Templates, message_of
+from crawler.notify.senders import MAX_THREADS, DeliveryFailed, send
 from tests.integration.certificates import authority, certificate
 from tests.integration.notify.webhooks import Answer, Hooks, Receiver, serving, status
 from tests.unit.channels import channels_in

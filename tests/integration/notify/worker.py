@@ -21,7 +21,7 @@ from pymongo.errors import PyMongoError
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
-from crawler.notify import channels, dispatch
+from crawler.notify import channels, rounds
 from crawler.storage.client import MongoRetry, Store
 from pipelines.outcomes import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
@@ -37,12 +37,12 @@ async def deliver(uri: str) -> None:
     """Deliver until killed."""
     # Compress days of retries into seconds: paused channels are retried several times a second.
     channels.FIRST_WAIT, channels.LONGEST_WAIT = timedelta(seconds=0.05), timedelta(seconds=1)
-    dispatch.ROUND_SECONDS = 0.2
+    rounds.ROUND_SECONDS = 0.2
     config = Config.load(mongo_uri=uri, mongo_timeout_seconds=1)
     patience = MongoRetry(RETRY_SECONDS)
     store = await patience.ask(lambda: Store.open(config))
     while True:
-        await dispatch.run_round(store.db, config, patience, lambda: datetime.now(UTC))
+        await rounds.run_round(store.db, config, patience, lambda: datetime.now(UTC))
         await asyncio.sleep(0.05)
 
 

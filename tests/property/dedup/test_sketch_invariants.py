@@ -10,8 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from crawler.dedup import kernels
+from crawler.dedup.minhash import by_characters, by_words, jaccard, permutations
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
 from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
 
 # Any text, including lone surrogates; and a small alphabet, so that texts have shared parts.

@@ -22,8 +22,8 @@ from crawler.dedup.boilerplate import (
     weighed,
 )
 from crawler.dedup.marks import COMMON, MAX_GAP, Marks, Tally, covered, marks_of
+from crawler.dedup.minhash import by_characters
 from crawler.dedup.posts import code_points
-from crawler.dedup.signature import by_characters
 from crawler.dedup.sketch import Sketch
 from tests.integration.claiming import edited, text
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from crawler.dedup import signature
-from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import (
+from crawler.dedup import minhash
+from crawler.dedup.minhash import (
     as_datasketch,
     hashes_of,
     low_bytes,
@@ -16,6 +15,7 @@ from crawler.dedup.signature import (
     similarity,
     values_of,
 )
+from crawler.dedup.posts import code_points, normal_text
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, SUPERSHINGLES, VALUES
 from tests.unit.prose import Writer
 
@@ -30,7 +30,7 @@ TEXTS = [
 ]
 
 
-def values(text: str, width: int = 5) -> signature.Values:
+def values(text: str, width: int = 5) -> minhash.Values:
     shape = CHARACTERS_SHAPE if width == CHARACTERS_SHAPE.width else CJK_SHAPE
     hashes = hashes_of(code_points(normal_text(text)), shape)
     assert hashes is not None
@@ -61,8 +61,8 @@ def test_values_match_datasketch(text: str, width: int) -> None:
 
 @pytest.mark.parametrize("count", [1, SUPERSHINGLES.values * 14, VALUES])
 def test_permutations_match_datasketch(count: int) -> None:
-    drawn = MinHash(num_perm=count, seed=signature.SEED, scheme=signature.SCHEME).permutations
-    for ours, its in zip(signature.permutations(count), drawn, strict=True):
+    drawn = MinHash(num_perm=count, seed=minhash.SEED, scheme=minhash.SCHEME).permutations
+    for ours, its in zip(minhash.permutations(count), drawn, strict=True):
         assert ours.dtype == its.dtype
         assert ours.tolist() == its.tolist()
 
@@ -111,7 +111,7 @@ def test_converted_minhash_is_found_in_datasketch_index() -> None:
     ]
 
 
-def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[signature.Values, ...]]:
+def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[minhash.Values, ...]]:
     """Return the values of random pairs of sets; each pair has `size` hashes and this Jaccard."""
     random = np.random.default_rng(7)
     shared = round(size * jaccard)

@@ -20,8 +20,8 @@ import pytest
 from numba import njit
 
 from crawler.dedup.kernels import Values
+from crawler.dedup.minhash import by_characters, hashes_of, jaccard
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import by_characters, hashes_of, jaccard
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
 
 NEAR_DUP = os.environ.get("NEAR_DUP")

@@ -9,8 +9,8 @@ import pytest
 
 from crawler.dedup import kernels
 from crawler.dedup.kernels import Keys
+from crawler.dedup.minhash import by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler.dedup.minhash import by_supershingles, features_of, hashes_of, jaccard, values_of
 from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.signature import by_supershingles, features_of, hashes_of, jaccard, values_of
 from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys, scheme_of
 
 SCHEME = scheme_of("supershingles", 0.7)

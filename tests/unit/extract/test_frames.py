@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from lxml import html
 
-from crawler.dedup.signature import by_characters
+from crawler.dedup.minhash import by_characters
 from crawler.extract.fields import Field, squeeze, text
 from crawler.extract.main_text import main_text
 from tests.unit.pages import page

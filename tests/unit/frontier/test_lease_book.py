@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from crawler.frontier.leases import LeaseBook
 from crawler.frontier.redis_queue import Lease
-from crawler.frontier.worker import LeaseBook
 
 
 def test_renewed_lease_clears_the_lost_mark() -> None:

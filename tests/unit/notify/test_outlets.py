@@ -9,8 +9,8 @@ import pytest
 
 from crawler.items import Event
 from crawler.notify.channels import Channel, first_due
-from crawler.notify.deliverer import ChannelOutlet, message_in, view_of
-from crawler.notify.expansion import expectation, is_confirmed
+from crawler.notify.outbox import ChannelOutlet, message_in, view_of
+from crawler.notify.rules import expectation, is_confirmed
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.urls import target_id

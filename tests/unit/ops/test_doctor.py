@@ -15,7 +15,7 @@ from scrapy.settings import Settings
 from crawler.config import PROJECT, Config, UnknownVariable
 from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
-from crawler.notify.dispatch import NotifyStatus
+from crawler.notify.rounds import NotifyStatus
 from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, doctor_report, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites

@@ -17,17 +17,17 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import read_keys
-from crawler.notify import delivery
+from crawler.notify import senders
 from crawler.notify.channels import Channel, valid_channels
-from crawler.notify.deliverer import (
+from crawler.notify.messages import EventView, message_of
+from crawler.notify.outbox import (
     ATTEMPT_SECONDS,
     ChannelOutlet,
     Delivered,
     Deliverer,
     message_in,
 )
-from crawler.notify.expansion import Confirmation, RuleSet, confirm, expand, messages_of
-from crawler.notify.messages import EventView, message_of
+from crawler.notify.rules import Confirmation, RuleSet, confirm, expand, messages_of
 from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
@@ -274,8 +274,8 @@ async def send_test(config: Config, name: str, now: datetime) -> SendReport:
     key, reason = f"test_{secrets.token_hex(16)}", ""
     message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
     try:
-        await delivery.send(channel, message, ATTEMPT_SECONDS, config.private_hosts)
-    except delivery.DeliveryFailed as error:
+        await senders.send(channel, message, ATTEMPT_SECONDS, config.private_hosts)
+    except senders.DeliveryFailed as error:
         reason = error.reason
     return {"channel": name, "id": key, "delivered": not reason, "reason": reason}
 

@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
-from crawler.notify import channels, delivery
+from crawler.notify import channels, senders
 from crawler.notify.channels import Channel
-from crawler.notify.delivery import DeliveryFailed
-from crawler.notify.expansion import MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.notify.messages import Change, EventView, Message, message_of
+from crawler.notify.rules import MAX_FIELDS, MAX_SHOWN_POSTS
+from crawler.notify.senders import DeliveryFailed
 from crawler.storage import outbox
 from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.leases import Lease
@@ -319,7 +319,7 @@ class ChannelOutlet:
         """Send a bundle; return the failure, or None if the channel accepted it."""
         try:
             message = message_in(bundle, self.channel, self.grouping, self.web_url)
-            await delivery.send(
+            await senders.send(
                 self.channel, message, ATTEMPT_SECONDS, self.private_hosts, bundle.accepted
             )
         except DeliveryFailed as error:

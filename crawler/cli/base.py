@@ -39,7 +39,6 @@ JsonTypes = Mapping[str, Any]
 # Placeholder for the help of all actions. It is replaced only when the help is printed, because
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
-# Collections whose documents have another name.
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 

@@ -47,6 +47,8 @@ def refuse_unwritable(outputs: Iterable[str]) -> None:
             continue
         path = Path(name)
         exists = path.exists()
+        if exists and not (path.is_file() or path.is_dir()):
+            continue  # opening a pipe would wait for its reader
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("ab").close()

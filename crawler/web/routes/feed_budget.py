@@ -1,4 +1,4 @@
-"""The budget of feeds: expected misses by number of a day, and plans for one number."""
+"""The budget of feeds: expected missed posts by number of fetches a day, and plans."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FeedChoice(BaseModel):
     @field_validator("budget", mode="before")
     @classmethod
     def parsed(cls, value: Any) -> float | None:
-        """Return a number of a day."""
+        """Return a number of fetches a day."""
         return parsed_budget(value)
 
 
@@ -64,7 +64,7 @@ class FeedPreviewForm(BaseModel):
     @field_validator("budget", mode="before")
     @classmethod
     def parsed(cls, value: Any) -> float:
-        """Return a number of a day."""
+        """Return a number of fetches a day."""
         return chosen_budget(value or None, "fetches a day, such as 265")
 
 

@@ -31,7 +31,7 @@ ZSTD_LEVEL, GZIP_LEVEL = 3, 6
 REPEATED = (Kind.NAME, Kind.TEXT, Kind.TEXTS)
 QUOTED = re.compile(r'[",\r\n]')
 LINE_END = "\r\n"
-# A cell of a record: its text if it is quoted, else its text.
+# A cell of a CSV record. Groups: the text of a quoted cell; the text of any other cell.
 CELL = re.compile(r'(?:^|,)(?:"([^"]*(?:""[^"]*)*)"|([^,"]*))')
 # Rows of a Parquet file that are read together.
 READ_ROWS = 1000
@@ -101,7 +101,8 @@ def _without_zones(row: dict[str, Any]) -> dict[str, Any]:
 def _records(lines: Iterable[str]) -> Iterator[list[str | None]]:
     """Yield the records of a CSV file that `_csv_lines` wrote; empty cells without quotes are None.
 
-    The module csv does not distinguish them from empty texts.
+    The module csv does not distinguish them from empty texts; pyarrow does, but reads no record of
+    many megabytes without a buffer of that size.
     """
     parts: list[str] = []
     quotes = 0

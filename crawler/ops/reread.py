@@ -29,7 +29,7 @@ from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from crawler.storage import posts, rereads, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.leases import CRAWL, held
-from crawler.storage.posts import SizeLimits
+from crawler.storage.posts import SizeLimits, VersionDeletion
 from crawler.storage.targets import history_document, history_of, in_minutes
 from crawler.utils.compression import decoded_body
 from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
@@ -146,8 +146,9 @@ class Reread:
             await rereads.recover(self._db, self._site)
             await self._restate_all()
             limits = SizeLimits(self._db, self._site, self._config)
-            await limits.bound_targets()
-            await limits.bound_site()
+            deletion = VersionDeletion(self._db)
+            await limits.bound_targets(deletion)
+            await limits.bound_site(deletion)
         return self.report
 
     async def _restate_all(self) -> None:

@@ -340,14 +340,6 @@ CONTENT_SIZE: Document = {"$bsonSize": {"$ifNull": ["$content", {}]}}
 SIZE_FIELDS: Document = {"spider": 1, "target": 1, "content_hash": 1, "bytes": CONTENT_SIZE}
 
 
-@dataclass(frozen=True, slots=True)
-class SiteSize:
-    """The bytes of a site's versions, and the number of versions removed."""
-
-    bytes: int
-    removed: int
-
-
 def measure_versions(batch: Iterable[Visit]) -> None:
     """Store in each visit the size of its new versions in bytes."""
     for visit in batch:
@@ -387,10 +379,41 @@ async def current_versions(db: Database, keys: Collection[str]) -> set[str]:
     }
 
 
-async def _sum_bytes(db: Database, query: Document) -> int:
-    sums: Document = {"$group": {"_id": None, "bytes": {"$sum": CONTENT_SIZE}}}
-    rows = await (await db.versions.aggregate([{"$match": query}, sums])).to_list(1)
-    return rows[0]["bytes"] if rows else 0
+class VersionDeletion:
+    """Deletes versions, or only counts those that would be deleted.
+
+    delete: False to only count. Versions that were counted are then treated as deleted, so that
+            none is counted for two limits.
+    """
+
+    def __init__(self, db: Database, *, delete: bool = True) -> None:
+        self._db, self.deletes = db, delete
+        self.count = 0
+        # Hashes instead of ids, as a first dry run may count millions.
+        self._counted: set[int] = set()
+
+    async def add(self, ids: Sequence[str]) -> None:
+        """Delete or count some versions."""
+        self.count += len(ids)
+        if not self.deletes:
+            self._counted.update(map(hash, ids))
+            return
+        for batch in in_batches(ids, BATCH):
+            await self._db.versions.delete_many({"_id": {"$in": batch}})
+
+    def remaining(self, rows: Iterable[Document]) -> list[Document]:
+        """Return the rows of versions that were not counted."""
+        return [row for row in rows if hash(row["_id"]) not in self._counted]
+
+    async def remaining_bytes(self, spider: str) -> int:
+        """Return the bytes of a spider's versions that were not counted."""
+        match: Document = {"$match": {"spider": spider}}
+        if self._counted:
+            sizes = await self._db.versions.aggregate([match, {"$project": SIZE_FIELDS}])
+            return sum([row["bytes"] async for row in sizes if self.remaining([row])])
+        total: Document = {"$group": {"_id": None, "bytes": {"$sum": CONTENT_SIZE}}}
+        rows = await (await self._db.versions.aggregate([match, total])).to_list(1)
+        return rows[0]["bytes"] if rows else 0
 
 
 class SizeLimits:
@@ -411,13 +434,12 @@ class SizeLimits:
             target = visit.fetched.target
             kept_bytes = target.kept_bytes + visit.version_bytes
             if visit.version_bytes and kept_bytes > self._target_bytes:
-                await patience.ask(
-                    partial(self._bound_target, target.key, target.kind is Kind.FEED)
-                )
+                is_feed, deletion = target.kind is Kind.FEED, VersionDeletion(self._db)
+                await patience.ask(partial(self._bound_target, target.key, is_feed, deletion))
         if self._site_kept is None or self._unwritten >= STEP_BYTES:
             await patience.ask(self.note)
         if (self._site_kept or 0) + self._unwritten > self._site_bytes:
-            await patience.ask(self.bound_site)
+            await patience.ask(partial(self.bound_site, VersionDeletion(self._db)))
 
     async def note(self) -> None:
         """Store the bytes that this process added, and load those of all processes."""
@@ -429,26 +451,24 @@ class SizeLimits:
         )
         self._site_kept, self._unwritten = (site or {}).get("kept_bytes", 0), 0
 
-    async def bound_targets(self, *, delete: bool = True) -> int:
-        """Apply the limit to all targets after a change of settings; return removed versions."""
+    async def bound_targets(self, deletion: VersionDeletion) -> None:
+        """Apply the limit to all targets after a change of settings."""
         if self._target_bytes == math.inf:
-            return 0
+            return
         query: Document = {"spider": self._spider, "kept_bytes": {"$gt": self._target_bytes}}
-        removed = 0
         for row in await self._db.targets.find(query, {"kind": 1}).to_list(None):
-            is_feed = row["kind"] == Kind.FEED
-            removed += await self._bound_target(row["_id"], is_feed, delete=delete)
-        return removed
+            await self._bound_target(row["_id"], row["kind"] == Kind.FEED, deletion)
 
-    async def _bound_target(self, key: str, is_feed: bool, *, delete: bool = True) -> int:
-        """Remove the oldest versions of a target that is too large; return their number."""
+    async def _bound_target(self, key: str, is_feed: bool, deletion: VersionDeletion) -> None:
+        """Remove the oldest versions of a target that is too large."""
         current = await self._current_of(key, is_feed)
         names = [post.removeprefix(f"{self._spider} ") for post in current]
         rows = []
         for batch in in_batches(names, BATCH):
             query = {"spider": self._spider, "target": {"$in": batch}}
             stages = [{"$match": query}, {"$project": SIZE_FIELDS | {"at": 1}}]
-            rows += await (await self._db.versions.aggregate(stages)).to_list(None)
+            sizes = await (await self._db.versions.aggregate(stages)).to_list(None)
+            rows += deletion.remaining(sizes)
         kept = sum(row["bytes"] for row in rows)
         limit_bytes = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
         gone: list[str] = []
@@ -458,11 +478,9 @@ class SizeLimits:
             if row["_id"] != current[f"{row['spider']} {row['target']}"]:
                 gone.append(row["_id"])
                 kept -= row["bytes"]
-        if delete:
-            for ids in in_batches(gone, BATCH):
-                await self._db.versions.delete_many({"_id": {"$in": ids}})
+        await deletion.add(gone)
+        if deletion.deletes:
             await self._db.targets.update_one({"_id": key}, {"$set": {"kept_bytes": kept}})
-        return len(gone)
 
     async def _current_of(self, key: str, is_feed: bool) -> dict[str, str]:
         """Return the `_id` of the current version of a target, or of each post of a feed."""
@@ -474,21 +492,20 @@ class SizeLimits:
         posts = self._db.posts.find(of_feed, fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
-    async def bound_site(self, *, delete: bool = True) -> SiteSize:
-        """Measure the site's versions, and remove the oldest if they are too large."""
-        kept = await _sum_bytes(self._db, {"spider": self._spider})
-        result = SiteSize(kept, 0)
+    async def bound_site(self, deletion: VersionDeletion) -> int:
+        """Remove the oldest versions of a site that is too large; return the remaining bytes."""
+        kept, count_before = await deletion.remaining_bytes(self._spider), deletion.count
         if kept > self._site_bytes:
-            result = await self._remove_oldest(kept, delete=delete)
-        if delete:
-            update = {"$set": {"kept_bytes": result.bytes}}
+            kept = await self._remove_oldest(kept, deletion)
+        if deletion.deletes:
+            update = {"$set": {"kept_bytes": kept}}
             await self._db.sites.update_one({"_id": self._spider}, update)
-            self._site_kept, self._unwritten = result.bytes, 0
-            self._log(result)
-        return result
+            self._site_kept, self._unwritten = kept, 0
+            self._log(kept, deletion.count - count_before)
+        return kept
 
-    async def _remove_oldest(self, kept: int, *, delete: bool) -> SiteSize:
-        limit_bytes, removed = self._site_bytes * LEFT_OF_SITE, 0
+    async def _remove_oldest(self, kept: int, deletion: VersionDeletion) -> int:
+        limit_bytes = self._site_bytes * LEFT_OF_SITE
         stages: list[Document] = [
             {"$match": {"spider": self._spider}},
             {"$sort": {"at": 1}},
@@ -498,24 +515,24 @@ class SizeLimits:
         async for row in await self._db.versions.aggregate(stages, batchSize=BATCH):
             batch.append(row)
             if len(batch) == BATCH:
-                kept, removed = await self._remove(batch, kept, removed, limit_bytes, delete=delete)
+                kept = await self._remove(batch, kept, limit_bytes, deletion)
                 batch = []
             if kept <= limit_bytes:
                 break
-        return SiteSize(*await self._remove(batch, kept, removed, limit_bytes, delete=delete))
+        return await self._remove(batch, kept, limit_bytes, deletion)
 
     async def _remove(
-        self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, delete: bool
-    ) -> tuple[int, int]:
+        self, rows: list[Document], kept: int, limit_bytes: float, deletion: VersionDeletion
+    ) -> int:
         """Remove some of these versions, in order, until `limit_bytes` are kept."""
         keys = {f"{row['spider']} {row['target']}" for row in rows}
         current, gone = await current_versions(self._db, keys), []
-        for row in rows:
+        for row in deletion.remaining(rows):
             if kept > limit_bytes and row["_id"] not in current:
                 gone.append(row)
                 kept -= row["bytes"]
-        if delete and gone:
-            await self._db.versions.delete_many({"_id": {"$in": [row["_id"] for row in gone]}})
+        await deletion.add([row["_id"] for row in gone])
+        if deletion.deletes and gone:
             updates = []
             for row in gone:
                 # Versions of posts match no target here: a post's `_id` is not a target's.
@@ -523,19 +540,19 @@ class SizeLimits:
                 kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, remaining]}}}]
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
             await self._db.targets.bulk_write(updates, ordered=False)
-        return kept, removed + len(gone)
+        return kept
 
-    def _log(self, result: SiteSize) -> None:
-        if result.removed:
+    def _log(self, kept: int, removed: int) -> None:
+        if removed:
             logger.info(
                 "%s: removed %s: the site exceeded FRESHET_MAX_SITE_MB (%.0f)",
-                self._spider, count(result.removed, "old version"), self._site_bytes / MEGABYTE,
+                self._spider, count(removed, "old version"), self._site_bytes / MEGABYTE,
             )  # fmt: skip
-        if result.bytes > self._site_bytes:
+        if kept > self._site_bytes:
             logger.warning(
                 "%s: all old versions removed: the current contents take %.0f MB, more than "
                 "FRESHET_MAX_SITE_MB (%.0f)",
-                self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
+                self._spider, kept / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip
             # Raising the limit avoids measuring the site again after each batch.
-            self._site_bytes = result.bytes / LEFT_OF_SITE
+            self._site_bytes = kept / LEFT_OF_SITE

@@ -22,7 +22,12 @@ from crawler.storage.client import Database, Document, in_batches_by_size
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
-from crawler.storage.posts import SizeLimits, current_versions, recount_bytes
+from crawler.storage.posts import (
+    SizeLimits,
+    VersionDeletion,
+    current_versions,
+    recount_bytes,
+)
 from crawler.storage.targets import with_url
 from crawler.utils.urls import item_key
 
@@ -187,15 +192,15 @@ async def prune_spider(
     db: Database, spider: str, ages: Ages, config: Config, now: datetime, *, delete: bool
 ) -> PrunedSpider:
     """Delete old data of a spider. delete: False to only count."""
-    by_number = 0
+    deletion = VersionDeletion(db, delete=delete)
     if ages.versions:
-        by_number = await prune_versions(db, spider, ages.versions, delete=delete)
+        await prune_versions(db, deletion, spider, ages.versions)
     limits = SizeLimits(db, spider, config)
-    by_size = await limits.bound_targets(delete=delete)
-    kept = await limits.bound_site(delete=delete)
+    await limits.bound_targets(deletion)
+    kept_bytes = await limits.bound_site(deletion)
     result: PrunedSpider = {
-        "versions": by_number + by_size + kept.removed, "visits": 0, "aggregates": 0, "runs": 0,
-        "kept_bytes": kept.bytes,
+        "versions": deletion.count, "visits": 0, "aggregates": 0, "runs": 0,
+        "kept_bytes": kept_bytes,
     }  # fmt: skip
     if ages.visits is not None:
         before = now - ages.visits
@@ -222,8 +227,8 @@ async def prune_shared(db: Database, ages: Ages, now: datetime, *, delete: bool)
     }
 
 
-async def prune_versions(db: Database, spider: str, keep: int, *, delete: bool) -> int:
-    """Delete all but `keep` >= 1 versions of each target and post; return the number deleted.
+async def prune_versions(db: Database, deletion: VersionDeletion, spider: str, keep: int) -> None:
+    """Delete all but `keep` >= 1 versions of each target and post.
 
     The newest versions stay, and always the current one.
     """
@@ -233,7 +238,6 @@ async def prune_versions(db: Database, spider: str, keep: int, *, delete: bool) 
         {"$group": {"_id": "$target", "n": {"$sum": 1}, "ids": {"$push": "$_id"}}},
         {"$match": {"n": {"$gt": keep}}},
     ]
-    removed = 0
     groups = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=BATCH)
     async for batch in in_batches_by_size(groups, lambda group: int(group["n"]), BATCH, MAX_IDS):
         names = [group["_id"] for group in batch]
@@ -243,11 +247,9 @@ async def prune_versions(db: Database, spider: str, keep: int, *, delete: bool) 
             # The sort is stable: the current version is first, the others stay in their order.
             newest = sorted(group["ids"], key=lambda key: key not in current)
             old += newest[keep:]
-        removed += len(old)
-        if delete:
-            await db.versions.delete_many({"_id": {"$in": old}})
+        await deletion.add(old)
+        if deletion.deletes:
             await recount_bytes(db, spider, names)
-    return removed
 
 
 async def roll_up_visits(db: Database, spider: str, before: datetime, *, delete: bool) -> int:

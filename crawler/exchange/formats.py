@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from crawler.exchange.tables import SCHEMA, Kind, Table, as_json, document_of, iso, values_of
+from crawler.exchange.tables import SCHEMA, ColumnType, Table, as_json, document_of, iso, values_of
 from crawler.storage.client import Document
 from crawler.utils.files import without_formula
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_GROUP_ROWS, MAX_GROUP_BYTES = 65_536, 32 << 20
 ZSTD_LEVEL, GZIP_LEVEL = 3, 6
 # Columns whose values repeat, which a dictionary makes smaller.
-REPEATED = (Kind.NAME, Kind.TEXT, Kind.TEXTS)
+REPEATED = (ColumnType.NAME, ColumnType.TEXT, ColumnType.TEXTS)
 QUOTED = re.compile(r'[",\r\n]')
 LINE_END = "\r\n"
 # A cell of a CSV record. Groups: the text of a quoted cell; the text of any other cell.
@@ -127,20 +127,20 @@ def schema_of(table: Table) -> pa.Schema:
     """Return the schema of a table's Parquet files."""
     import pyarrow as pa
 
-    types: dict[Kind, pa.DataType] = {
-        Kind.TEXT: pa.string(),
+    types: dict[ColumnType, pa.DataType] = {
+        ColumnType.TEXT: pa.string(),
         # Not an Arrow dictionary: readers that also get `spider` from the folder's name would have
         # two types for it. In the file it is dictionary-encoded anyway.
-        Kind.NAME: pa.string(),
-        Kind.ID: pa.string(),
-        Kind.TIME: pa.timestamp("ms", tz="UTC"),
-        Kind.INTEGER: pa.int64(),
-        Kind.NUMBER: pa.float64(),
-        Kind.BOOLEAN: pa.bool_(),
-        Kind.TEXTS: pa.list_(pa.string()),
-        Kind.JSON: pa.string(),
+        ColumnType.NAME: pa.string(),
+        ColumnType.ID: pa.string(),
+        ColumnType.TIME: pa.timestamp("ms", tz="UTC"),
+        ColumnType.INTEGER: pa.int64(),
+        ColumnType.NUMBER: pa.float64(),
+        ColumnType.BOOLEAN: pa.bool_(),
+        ColumnType.TEXTS: pa.list_(pa.string()),
+        ColumnType.JSON: pa.string(),
     }
-    fields = [pa.field(column.name, types[column.kind]) for column in table.columns]
+    fields = [pa.field(column.name, types[column.type]) for column in table.columns]
     return pa.schema(fields, {"freshet.table": table.name, "freshet.schema": str(SCHEMA)})
 
 
@@ -152,9 +152,9 @@ class _ParquetWriter(Writer):
 
         self._table, self._schema = table, schema_of(table)
         repeated = [
-            f"{column.name}.list.element" if column.kind is Kind.TEXTS else column.name
+            f"{column.name}.list.element" if column.type is ColumnType.TEXTS else column.name
             for column in table.columns
-            if column.kind in REPEATED
+            if column.type in REPEATED
         ]
         self._file = ParquetWriter(
             path, self._schema, compression="zstd", compression_level=ZSTD_LEVEL,
@@ -194,7 +194,7 @@ class _ParquetWriter(Writer):
         arrays = []
         for column, field in zip(self._table.columns, self._schema, strict=True):
             values = values_of(column, documents)
-            if column.kind is Kind.JSON:
+            if column.type is ColumnType.JSON:
                 values = [None if value is None else as_json(value) for value in values]
             arrays.append(pa.array(values, field.type))
         return pa.record_batch(arrays, schema=self._schema)

@@ -25,7 +25,7 @@ from crawler.utils.time import EPOCH
 SCHEMA = 1
 
 
-class Kind(StrEnum):
+class ColumnType(StrEnum):
     """The type of a column."""
 
     TEXT = "text"
@@ -49,7 +49,7 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    type: ColumnType
     path: str
     description: str = ""
 
@@ -82,13 +82,19 @@ class Table:
         return tuple(path for path in paths if path in whole or path.split(".")[0] not in whole)
 
 
-def _column(kind: Kind) -> Callable[..., Column]:
-    return lambda name, path="", description="": Column(name, kind, path or name, description)
+def _column(column_type: ColumnType) -> Callable[..., Column]:
+    return lambda name, path="", description="": Column(
+        name, column_type, path or name, description
+    )
 
 
-_text, _name, _id, _time = map(_column, (Kind.TEXT, Kind.NAME, Kind.ID, Kind.TIME))
-_integer, _number, _boolean = map(_column, (Kind.INTEGER, Kind.NUMBER, Kind.BOOLEAN))
-_texts, _json = map(_column, (Kind.TEXTS, Kind.JSON))
+_text, _name, _id, _time = map(
+    _column, (ColumnType.TEXT, ColumnType.NAME, ColumnType.ID, ColumnType.TIME)
+)
+_integer, _number, _boolean = map(
+    _column, (ColumnType.INTEGER, ColumnType.NUMBER, ColumnType.BOOLEAN)
+)
+_texts, _json = map(_column, (ColumnType.TEXTS, ColumnType.JSON))
 
 _VISITS = (
     _id("id", "_id"),
@@ -285,7 +291,7 @@ def values_of(column: Column, documents: Sequence[Document]) -> list[Any]:
         values = [holder.get(tail) if isinstance(holder, dict) else None for holder in holders]
     else:
         values = [document.get(head) for document in documents]
-    convert, plain = _CONVERTERS[column.kind]
+    convert, plain = _CONVERTERS[column.type]
     if plain is not None and set(map(type, values)) <= plain:
         return values
     try:
@@ -303,9 +309,9 @@ def document_of(table: Table, row: Mapping[str, Any]) -> Document:
     for column in table.columns:
         if (value := row[column.name]) is None:
             continue
-        value = _PARSERS[column.kind](value) if isinstance(value, str) else value
+        value = _PARSERS[column.type](value) if isinstance(value, str) else value
         head, dot, tail = column.path.partition(".")
-        if dot or column.kind is Kind.JSON:
+        if dot or column.type is ColumnType.JSON:
             # A title is also in the JSON, where it has its own type.
             document[head] = document.get(head, {}) | ({tail: value} if dot else value)
         else:
@@ -400,30 +406,30 @@ def _as_fields(value: Any) -> Any:
     return value
 
 
-# Parsers of texts by the kind of their column.
-_PARSERS: dict[Kind, Callable[[str], Any]] = {
-    Kind.TEXT: str,
-    Kind.NAME: str,
-    Kind.ID: str,
-    Kind.TIME: lambda text: datetime.fromisoformat(text).replace(tzinfo=None),
-    Kind.INTEGER: int,
-    Kind.NUMBER: float,
-    Kind.BOOLEAN: lambda text: text == "true",
-    Kind.TEXTS: json.loads,
-    Kind.JSON: json.loads,
+# Parsers of texts by the type of their column.
+_PARSERS: dict[ColumnType, Callable[[str], Any]] = {
+    ColumnType.TEXT: str,
+    ColumnType.NAME: str,
+    ColumnType.ID: str,
+    ColumnType.TIME: lambda text: datetime.fromisoformat(text).replace(tzinfo=None),
+    ColumnType.INTEGER: int,
+    ColumnType.NUMBER: float,
+    ColumnType.BOOLEAN: lambda text: text == "true",
+    ColumnType.TEXTS: json.loads,
+    ColumnType.JSON: json.loads,
 }
 _NONE = type(None)
-# By kind: the conversion of a value, and the types of values that need none.
-_CONVERTERS: dict[Kind, tuple[Callable[[Any], Any], set[type] | None]] = {
-    Kind.TEXT: (_as_text, {str, _NONE}),
-    Kind.NAME: (_as_text, {str, _NONE}),
-    Kind.ID: (_as_id, None),
-    Kind.TIME: (_as_time, {datetime, _NONE}),
-    Kind.INTEGER: (_as_integer, {int, _NONE}),
-    Kind.NUMBER: (_as_number, {float, _NONE}),
-    Kind.BOOLEAN: (_as_boolean, {bool}),
-    Kind.TEXTS: (_as_texts, None),
-    Kind.JSON: (_as_fields, None),
+# By type: the conversion of a value, and the types of values that need none.
+_CONVERTERS: dict[ColumnType, tuple[Callable[[Any], Any], set[type] | None]] = {
+    ColumnType.TEXT: (_as_text, {str, _NONE}),
+    ColumnType.NAME: (_as_text, {str, _NONE}),
+    ColumnType.ID: (_as_id, None),
+    ColumnType.TIME: (_as_time, {datetime, _NONE}),
+    ColumnType.INTEGER: (_as_integer, {int, _NONE}),
+    ColumnType.NUMBER: (_as_number, {float, _NONE}),
+    ColumnType.BOOLEAN: (_as_boolean, {bool}),
+    ColumnType.TEXTS: (_as_texts, None),
+    ColumnType.JSON: (_as_fields, None),
 }
 
 
@@ -436,7 +442,7 @@ def _invalid(
             convert(value)
         except (ValueError, TypeError, OverflowError):
             return StorageError(
-                f"document {document.get('_id')!s}: {column.path} is not of type {column.kind}: "
+                f"document {document.get('_id')!s}: {column.path} is not of type {column.type}: "
                 f"{str(value)[:50]!r}. Correct the document, then export again"
             )
     raise AssertionError("a value is invalid")

@@ -528,12 +528,12 @@ def _take_filter(watch: Watch, kind: str, argument: Any) -> None:
 def _take_part(watch: Watch, kind: str, selector: str, options: Mapping[str, Any]) -> None:
     """Add a field for the matches of a selector, after the first `skip`, at most `maxitems`."""
     try:
-        skip, most = int(options.get("skip") or 0), int(options.get("maxitems") or 0)
-        if skip or most:
+        skip, limit = int(options.get("skip") or 0), int(options.get("maxitems") or 0)
+        if skip or limit:
             if kind == "css":
                 selector = HTMLTranslator().css_to_xpath(selector)
-            last = f" and position() <= {skip + most}" if most else ""
-            number = "1" if (skip, most) == (0, 1) else f"position() > {skip}{last}"
+            last = f" and position() <= {skip + limit}" if limit else ""
+            number = "1" if (skip, limit) == (0, 1) else f"position() > {skip}{last}"
             kind, selector = "xpath", f"({selector})[{number}]"
     except (TypeError, ValueError, OverflowError, SelectorError, RecursionError):
         watch.refusal = f"the selector is not valid: {selector[:80]!r}"

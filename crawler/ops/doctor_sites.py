@@ -326,7 +326,7 @@ def judge_fields(
     filled: number of the newest posts that were read and that have the field, by field
     word:   the site's name on the command line
     """
-    most = max((each.read for each in filled.values()), default=0)
+    n_read = max((each.read for each in filled.values()), default=0)
     missing = [name for name, n in filled.items() if n.read >= MIN_POSTS and not n.found]
     for name in missing:
         field = wrapper.fields.get(name)
@@ -335,6 +335,6 @@ def judge_fields(
         message = f"{name}: not found in any of the newest {items}{selector}"
         fix = f"fix the selector and test it: scrapy wrapper check {word} URL"
         yield warning(Check.FIELDS, message, fix if field else "", of=wrapper.name)
-    if most and not missing:
-        message = f"all fields found in the newest {count(most, 'item')}"
+    if n_read and not missing:
+        message = f"all fields found in the newest {count(n_read, 'item')}"
         yield ok(Check.FIELDS, message, of=wrapper.name)

@@ -17,12 +17,9 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.utils.text import amount, count, rounded_up
 
-# A site wins or loses if its freshness changes by at least this much, or, at the same freshness,
-# its age by this share.
-MIN_FRESHNESS, MIN_AGE_SHARE = 0.002, 0.05
-# A feed wins or loses if its share of missed posts changes by at least this much, or, at the same
-# share, its delay by this share.
-MIN_MISSED_SHARE, MIN_DELAY_SHARE = 0.002, 0.05
+# A site wins or loses if its freshness changes by at least this much, a feed if its share of missed
+# posts does; else if the age or the delay changes by more than MIN_TIME_SHARE.
+MIN_FRESHNESS, MIN_MISSED_SHARE, MIN_TIME_SHARE = 0.002, 0.002, 0.05
 # A budget that is too small by rounding only.
 TOLERANCE = 1e-6
 # Rows of the curve's table.
@@ -189,13 +186,22 @@ def _site(site: SiteCurve, place: Place) -> SiteForecast:
 
 def verdict_of(current: Standing, planned: Standing) -> Verdict:
     """Return whether copies get fresher or, at the same freshness, younger."""
-    fresher = planned["freshness"] - current["freshness"]
-    if abs(fresher) >= MIN_FRESHNESS:
-        return "wins" if fresher > 0 else "loses"
-    before, after = current["age_days"], planned["age_days"]
+    staler = current["freshness"] - planned["freshness"]
+    return _verdict(staler, MIN_FRESHNESS, current["age_days"], planned["age_days"])
+
+
+def _verdict(
+    increase: float, min_increase: float, before: float | None, after: float | None
+) -> Verdict:
+    """Judge by a share that should be small or, if it hardly changes, by an age or delay.
+
+    before, after: None: unbounded
+    """
+    if abs(increase) >= min_increase:
+        return "wins" if increase < 0 else "loses"
     if before is None or after is None:
         return "same" if before == after else "wins" if before is None else "loses"
-    if abs(after - before) < MIN_AGE_SHARE * max(before, after):
+    if abs(after - before) <= MIN_TIME_SHARE * max(before, after):
         return "same"
     return "wins" if after < before else "loses"
 
@@ -227,10 +233,10 @@ def place_of_budget(points: Sequence[float], budget: float, what: str) -> Place:
     what: the targets, for the ConfigError of a budget below their longest intervals
     """
     if budget < points[0] * (1 - TOLERANCE):
-        least = rounded_up(points[0])
+        needed = rounded_up(points[0])
         raise ConfigError(
             f"budget {amount(budget)}/day is too small: {what} at their longest intervals need "
-            f"{least}/day. Use {least}/day or more."
+            f"{needed}/day. Use {needed}/day or more."
         )
     return place_of(points, budget)
 
@@ -399,9 +405,4 @@ def _feed(feed: FeedCurve, place: Place) -> FeedForecast:
 def verdict_of_feed(current: FeedStanding, planned: FeedStanding) -> Verdict:
     """Return whether fewer posts are missed or, at the same share, the delay is shorter."""
     missed = planned["missed_share"] - current["missed_share"]
-    if abs(missed) >= MIN_MISSED_SHARE:
-        return "wins" if missed < 0 else "loses"
-    before, after = current["delay_hours"], planned["delay_hours"]
-    if abs(after - before) <= MIN_DELAY_SHARE * max(before, after):
-        return "same"
-    return "wins" if after < before else "loses"
+    return _verdict(missed, MIN_MISSED_SHARE, current["delay_hours"], planned["delay_hours"])

@@ -323,10 +323,10 @@ def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCu
     scale = len(gathered.population) / len(rows)
     population, histories = gathered.population.of(rows), gathered.histories.of(rows)
     window, none = windows_of(gathered)[rows], Schedules.none(len(rows))
-    least = min_per_day(population)
-    most = max(float((DAY_HOURS / population.min_hours).sum()), least * MIN_STEP)
+    lowest = min_per_day(population)
+    highest = max(float((DAY_HOURS / population.min_hours).sum()), lowest * MIN_STEP)
     plans: list[FeedsPlan] = []
-    for number, budget in enumerate(np.geomspace(least, most, FEED_POINTS).tolist(), 1):
+    for number, budget in enumerate(np.geomspace(lowest, highest, FEED_POINTS).tolist(), 1):
         say(f"planning {count(len(rows), 'feed')}: {number} of {FEED_POINTS} budgets")
         made = plan_feeds(
             population, histories, window, Terms(budget_per_day=budget), hours_of(now), none

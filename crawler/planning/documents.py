@@ -82,7 +82,7 @@ class Figures(NamedTuple):
 
     limited_by:         (l,) number of targets by index of LIMITS
     seen_twice:         number of targets that were observed twice
-    least:              (s,) visits a week that the limits require, of each site
+    min_visits:         (s,) visits a week that the limits require, of each site
     stale, age_days:    sums over the targets with finite values, whose number follows
     closed, slots:      number of slots in closed hours, and of all
     daily_stale, daily_age_days: with daily visits, sums over a sample whose size follows
@@ -97,7 +97,7 @@ class Figures(NamedTuple):
     changes: int
     limited_by: Ints
     visits_per_week: float
-    least: Floats
+    min_visits: Floats
     rate_low: float
     rate_high: float
     stale: float
@@ -131,8 +131,8 @@ class Figures(NamedTuple):
         none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
         visits = Schedules(np.ones(m, np.uint8), first, slots, none, none)
         daily = outlook(sampled, visits)
-        least = np.zeros(population.sites)
-        np.add.at(least, population.site, least_visits(population))
+        min_visits = np.zeros(population.sites)
+        np.add.at(min_visits, population.site, least_visits(population))
         return cls(
             targets=len(population),
             unplanned=int(np.count_nonzero(gathered.watched.plan < 0)),
@@ -143,7 +143,7 @@ class Figures(NamedTuple):
             changes=len(past.by),
             limited_by=np.bincount(made.bound, minlength=len(LIMITS)),
             visits_per_week=float(made.schedules.visits_per_week.sum()),
-            least=least,
+            min_visits=min_visits,
             rate_low=float(np.nansum(made.rate_low)),
             rate_high=float(np.nansum(made.rate_high)),
             stale=float(made.stale[stale].sum()),
@@ -203,7 +203,7 @@ class Figures(NamedTuple):
                 f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
                 "weight 1 and no closed hours"
             )
-        for site, needs in zip(sites, (self.least / WEEK_DAYS).tolist(), strict=True):
+        for site, needs in zip(sites, (self.min_visits / WEEK_DAYS).tolist(), strict=True):
             caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
             for name, needed in caps.items():
                 cap = getattr(site, name)
@@ -250,7 +250,7 @@ def document_of(
         "learning": figures.learning,
         "totals": {
             "requests_per_day": round(figures.requests_per_day, DIGITS),
-            "min_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
+            "min_per_day": round(float(figures.min_visits.sum() / WEEK_DAYS), DIGITS),
             "known": is_known(figures.rate_low, figures.rate_high),
             "freshness": _number(figures.freshness),
             "age_days": _number(figures.mean_age_days),
@@ -267,9 +267,9 @@ def document_of(
     }
 
 
-def daily_sample(key: NDArray[np.uint64], most: int = MAX_SAMPLE) -> Ints:
+def daily_sample(key: NDArray[np.uint64], limit: int = MAX_SAMPLE) -> Ints:
     """Return the targets for which the results of daily visits are computed."""
-    rows: Ints = np.argsort(key)[:most]
+    rows: Ints = np.argsort(key)[:limit]
     return rows
 
 
@@ -279,10 +279,10 @@ def document_of_feeds(
     """Return the document of a plan for feeds, as stored in `plans`."""
     posts, missed = made.posting.per_week, made.missed
     rates = made.figures(np.arange(len(posts)))
-    got = posts - missed
-    collected = np.isfinite(made.delay_hours) & (got > 0)
-    waited = float((made.delay_hours[collected] * got[collected]).sum())
-    all_got = float(got[collected].sum())
+    collected = posts - missed
+    has_delay = np.isfinite(made.delay_hours) & (collected > 0)
+    post_hours = float((made.delay_hours[has_delay] * collected[has_delay]).sum())
+    delayed_posts = float(collected[has_delay].sum())
     warnings = []
     if unseen := int(np.isnan(gathered.histories.until).sum()):
         warnings.append(
@@ -310,7 +310,7 @@ def document_of_feeds(
             "known": is_known(rates["rate_low"].sum(), rates["rate_high"].sum()),
             "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
             "missed_share": _number(float(missed.sum()) / float(posts.sum())),
-            "delay_hours": _number(waited / all_got if all_got else math.nan),
+            "delay_hours": _number(post_hours / delayed_posts if delayed_posts else math.nan),
         },
         "warnings": warnings,
     }
@@ -356,7 +356,7 @@ def limits_of(gathered: Gathered) -> list[Document]:
     names = [gathered.watched.spiders[number] for number in population.site[first]]
     hours = population.min_hours[first].tolist(), population.max_hours[first].tolist()
     rows = [
-        {"spider": name, "min_hours": least, "max_hours": most}
-        for name, least, most in zip(names, *hours, strict=True)
+        {"spider": name, "min_hours": shortest, "max_hours": longest}
+        for name, shortest, longest in zip(names, *hours, strict=True)
     ]
     return sorted(rows, key=lambda row: str(row["spider"]))

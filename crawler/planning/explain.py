@@ -17,6 +17,7 @@ from crawler.planning.explanation import (
     LastChange,
     ObservedHistory,
     PollBounds,
+    VisitValue,
 )
 from crawler.planning.options import BALANCED, OBJECTIVES
 from crawler.planning.population import Gathered, gather
@@ -68,7 +69,7 @@ _BY_GROUP = (
 )
 _BY_CURVE = (
     "The interval is even: visits a week {}. Visits of all pages must save equally much, and the "
-    "longest interval is {{most}}."
+    "longest interval is {{longest}}."
 )
 BY_RULE = {
     "groups": _BY_GROUP.format("groups"),
@@ -83,7 +84,7 @@ BY_RULE = {
     PERIOD: "This cell has a fixed period, which replans do not change (period).",
     ADAPTIVE: (
         f"Each visit sets the next interval: times {AFTER_CHANGE:g} after a change, times "
-        f"{AFTER_NONE:g} after none, at most {{most}}."
+        f"{AFTER_NONE:g} after none, at most {{longest}}."
     ),
 }
 BY_BOUND = {
@@ -94,31 +95,20 @@ BY_BOUND = {
         "of the week, and as many as the budget allows (exploration)."
     ),
     "min_rate": (
-        "Visited at the minimum rate, every {most} (min_rate): more visits would not reduce "
+        "Visited at the minimum rate, every {longest} (min_rate): more visits would not reduce "
         "staleness enough, and no page waits longer."
     ),
 }
 FEEDS_BY_BOUND = {
     "kept": "The previous schedule is kept: a new one would save too little (kept).",
     "min_rate": (
-        "Fetched at the minimum rate, every {most} (min_rate): more fetches would not save enough "
-        "posts, and no feed waits longer."
+        "Fetched at the minimum rate, every {longest} (min_rate): more fetches would not save "
+        "enough posts, and no feed waits longer."
     ),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """Hold hours of staleness that visits save by the current estimate; None if unknown.
-
-    last:  the last planned visit a week
-    more:  one more visit
-    shadow_price: minimum saving of a visit
-    """
-
-    last: float | None = None
-    more: float | None = None
-    shadow_price: float | None = None
+UNKNOWN_VALUE = VisitValue(last=None, more=None, shadow_price=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +117,17 @@ class Facts:
 
     whole:       plan that the target follows; None if it is no longer stored
     waiting:     number of targets that the last run left waiting because of a cap
-    least, most: shortest and longest hours between two visits
+    min_hours, max_hours: shortest and longest interval between two visits
     feed:        document of the feed; None for pages
     """
 
     target: Document
     site: Site
     whole: Document | None
-    worth: Worth
+    value: VisitValue
     waiting: int
-    least: float
-    most: float
+    min_hours: float
+    max_hours: float
     now: datetime
     feed: Document | None = None
 
@@ -193,7 +183,7 @@ def explained(
     """
     planned = targets.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
-    worth, limits = Worth(), (0.0, 0.0)
+    value, limits = UNKNOWN_VALUE, (0.0, 0.0)
     expected: Expectation | None = None
     dates_trusted = False
     result = None if gathered is None else _estimated(gathered, target)
@@ -204,11 +194,9 @@ def explained(
         if feed is not None:
             expected = _expected(estimates, Schedule(), target.get("plan") or {})
         else:
-            worth = worth_of(estimates, schedule, whole)
+            value = value_of(estimates, schedule, whole)
             expected = _expected(estimates, schedule, {})
-            expected["value"] = {
-                "last": worth.last, "more": worth.more, "shadow_price": worth.shadow_price,
-            }  # fmt: skip
+            expected["value"] = value
     ahead = AHEAD_HOURS, MAX_AHEAD
     return {
         "url": target["url"],
@@ -225,7 +213,7 @@ def explained(
         "plan": plans.plan_of(target),
         "planned_at": (whole or {}).get("at"),
         "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
-        "reasons": reasons(Facts(target, site, whole, worth, waiting, *limits, now, feed)),
+        "reasons": reasons(Facts(target, site, whole, value, waiting, *limits, now, feed)),
         "next_visit": target["next_visit"],
         "ahead": upcoming(schedule, site.zone, now, *ahead) if planned else [],
     }
@@ -334,7 +322,7 @@ def _expected(estimates: Estimate, schedule: Schedule, plan: Document) -> Expect
     return expected
 
 
-def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) -> Worth:
+def value_of(estimates: Estimate, schedule: Schedule, whole: Document | None) -> VisitValue:
     """Return the value of a target's visits by the current estimate, with the plan's price."""
     aim: Objective = OBJECTIVES[(whole or {}).get("objective") or BALANCED]
     # Visiting hours of all sites, as in a population.
@@ -342,14 +330,14 @@ def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) ->
     population = estimates.population
     lowest = MIN_VALUE * float(population.weight[0] / population.cost[0])
     steps = candidates_of(estimates, aim, closed, lowest).steps
-    visits, value = steps.visits.astype(float), steps.value.astype(float)
+    visits, savings = steps.visits.astype(float), steps.value.astype(float)
     has = visits <= schedule.visits_per_week * (1 + 1e-6)
-    last, more = value[has][-1:], value[~has][:1]
-    return Worth(
-        float(last[0]) if len(last) and np.isfinite(last[0]) else None,
-        float(more[0]) if len(more) and np.isfinite(more[0]) else None,
-        (whole or {}).get("shadow_price"),
-    )
+    last, more = savings[has][-1:], savings[~has][:1]
+    return {
+        "last": float(last[0]) if len(last) and np.isfinite(last[0]) else None,
+        "more": float(more[0]) if len(more) and np.isfinite(more[0]) else None,
+        "shadow_price": (whole or {}).get("shadow_price"),
+    }
 
 
 def reasons(facts: Facts) -> list[str]:
@@ -414,30 +402,32 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
         yield f"In a sampling phase: polled frequently until {until:%Y-%m-%d %H:%M} UTC."
         return
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
-        yield rule.format(most=period(facts.most))
+        yield rule.format(longest=period(facts.max_hours))
         return
-    bound, worth = plan.get("limited_by"), facts.worth
+    bound = plan.get("limited_by")
+    last, more, price = (facts.value[name] for name in ("last", "more", "shadow_price"))
     if bound in BY_BOUND:
-        yield BY_BOUND[bound].format(most=period(facts.most))
-    if bound == "max_rate" and worth.more is None:
-        yield f"Visited at the maximum rate, every {period(facts.least)} (max_rate)."
+        yield BY_BOUND[bound].format(longest=period(facts.max_hours))
+    if bound == "max_rate" and more is None:
+        yield f"Visited at the maximum rate, every {period(facts.min_hours)} (max_rate)."
     # Compare the value of visits with the price.
-    if worth.shadow_price is None:
+    if price is None:
         return
     # The shadow price of the budget: what the last request in the plan saves on any page.
-    required = amount(worth.shadow_price)
-    least = f"hours of staleness, {{}} the {required} that the budget requires of each visit"
-    last = f"the last planned visit saves {amount(worth.last)}" if worth.last else ""
-    if worth.more is not None:
-        more, against = amount(worth.more), _against(worth.more, worth.shadow_price)
+    required = f"the {amount(price)} that the budget requires of each visit"
+    if more is not None:
+        against = _against(more, price)
         but = ", but a daily cap or the minimum gain of a move prevents it" * (against == MORE)
+        tail = f"; the last planned visit saves {amount(last)}" if last else ""
         yield (
-            f"One more visit a week would save {more} {least.format(against)}{but}"
-            f"{'; ' + last if last else ''} (budget)."
+            f"One more visit a week would save {amount(more)} hours of staleness, {against} "
+            f"{required}{but}{tail} (budget)."
         )
     elif last:
-        against = _against(worth.last or 0.0, worth.shadow_price)
-        yield f"{last[0].upper()}{last[1:]} {least.format(against)} (budget)."
+        yield (
+            f"The last planned visit saves {amount(last)} hours of staleness, "
+            f"{_against(last, price)} {required} (budget)."
+        )
 
 
 def _against(value: float, price: float) -> str:
@@ -454,15 +444,15 @@ def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
         yield rule
         return
     if (bound := plan.get("limited_by")) in FEEDS_BY_BOUND:
-        yield FEEDS_BY_BOUND[bound].format(most=period(facts.most))
-    worth, value = plan.get("last_value"), plan.get("marginal_value")
-    if worth and price is not None:
+        yield FEEDS_BY_BOUND[bound].format(longest=period(facts.max_hours))
+    last, more = plan.get("last_value"), plan.get("marginal_value")
+    if last and price is not None:
         yield (
-            f"The last planned fetch saves {count(worth, 'post')}; the budget requires "
+            f"The last planned fetch saves {count(last, 'post')}; the budget requires "
             f"{amount(price)} of each fetch (budget)."
         )
-    if value and price is not None:
-        yield f"One more fetch would save {count(value, 'post')}."
+    if more and price is not None:
+        yield f"One more fetch would save {count(more, 'post')}."
 
 
 def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:

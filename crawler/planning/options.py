@@ -149,13 +149,13 @@ def goal_budget(options: PlanOptions, per_day: Callable[[], float]) -> Budget:
 class Usage(NamedTuple):
     """Hold the requests that targets use so far. The usage of parts can be added.
 
-    least:   requests a day that keep the longest intervals
+    minimum: requests a day that keep the longest intervals
     apart:   requests a day of targets whose plan includes spiders that do not take part
     added:   requests a day at the fixed intervals, of targets for which the budget grows
     planned, growing: number of targets with a plan, and of those for which the budget grows
     """
 
-    least: float
+    minimum: float
     apart: float
     added: float
     planned: int
@@ -186,7 +186,7 @@ class Usage(NamedTuple):
     def joined(cls, parts: Sequence[Usage]) -> Usage:
         """Return the usage of all parts together."""
         return cls(
-            math.fsum(part.least for part in parts),
+            math.fsum(part.minimum for part in parts),
             math.fsum(part.apart for part in parts),
             math.fsum(part.added for part in parts),
             sum(part.planned for part in parts),
@@ -207,7 +207,7 @@ def current_budget(usage: Usage, effect: Effect) -> Budget:
     grows = usage.growing > 0 or not whole
     source = {_source(plan) for plan in whole} | ({INTERVALS} if grows else set())
     return Budget(
-        max(spent + usage.apart + usage.added, usage.least),
+        max(spent + usage.apart + usage.added, usage.minimum),
         source.pop() if len(source) == 1 else PLANS,
         usage.planned > 0,
         usage.added,
@@ -227,11 +227,11 @@ def _planned_by(plans: list[Document], watched: Watched) -> Flags:
     return np.isin(watched.spider, numbers)
 
 
-def _cap(most: float | None, budget: float, name: str, hours: int) -> float | None:
+def _cap(requests: float | None, budget: float, name: str, hours: int) -> float | None:
     """Return the maximum requests in this many hours; None: no cap."""
-    if not most:
+    if not requests:
         return None
-    cap, share = max(1, math.floor(most)), budget * hours / DAY_HOURS
+    cap, share = max(1, math.floor(requests)), budget * hours / DAY_HOURS
     if math.isfinite(budget) and cap < share * (1 - 1e-9):
         raise ConfigError(
             f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day. "
@@ -243,15 +243,15 @@ def _cap(most: float | None, budget: float, name: str, hours: int) -> float | No
 def too_small(budget: float, error: BudgetTooSmall, longest: Floats) -> ConfigError:
     """Return the error for a budget that does not cover every target's longest interval.
 
-    longest: these intervals in hours, or the least and the greatest of them
+    longest: these intervals in hours, or the shortest and the longest of them
     """
-    least = rounded_up(error.min_per_day)
+    needed = rounded_up(error.min_per_day)
     even = np.ptp(longest) == 0
     how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
         f"budget {amount(budget)}/day is too small: "
-        f"{count(error.targets, 'target')} visited {how} need {least}/day. "
-        f"Use --budget {least}/day or more."
+        f"{count(error.targets, 'target')} visited {how} need {needed}/day. "
+        f"Use --budget {needed}/day or more."
     )
 
 

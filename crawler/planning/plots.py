@@ -146,11 +146,11 @@ def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel
     if panel.known:
         # Label each bar with its number.
         sums = table.sum(1)
-        most = sums.max(initial=0.0) or 1.0
-        side.set_xlim(0, 1.8 * most)
+        highest = sums.max(initial=0.0) or 1.0
+        side.set_xlim(0, 1.8 * highest)
         for day, total in enumerate(sums.tolist()):
-            text = f"{total:,.0f}" if most >= 20 else f"{total:.2g}"
-            side.text(total + 0.07 * most, day, text, va="center", fontsize=8, color=INK)
+            text = f"{total:,.0f}" if highest >= 20 else f"{total:.2g}"
+            side.text(total + 0.07 * highest, day, text, va="center", fontsize=8, color=INK)
     top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
     top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))

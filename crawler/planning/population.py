@@ -146,16 +146,17 @@ def population_of(
         for feeds in (False, True)
     )
     are_feeds = are(watched, Kind.FEED)
-    least, most = np.where(are_feeds[:, None], of_feeds[site], of_pages[site]).T
-    longest = np.where(
+    shortest, longest = np.where(are_feeds[:, None], of_feeds[site], of_pages[site]).T
+    limit = np.where(
         are_feeds, longest_interval(config, feeds=True), longest_interval(config, feeds=False)
     )
     # A limit of a target replaces that of its site, even if it contradicts the site's other limit.
-    has_least, has_most = watched.min_hours > 0, watched.max_hours > 0
-    own_least = np.clip(watched.min_hours, MIN_INTERVAL_HOURS, longest)
-    own_most = np.clip(watched.max_hours, MIN_INTERVAL_HOURS, longest)
-    least = np.where(has_least, own_least, np.where(has_most, np.minimum(least, own_most), least))
-    most = np.maximum(least, np.where(has_most, own_most, most))
+    has_min, has_max = watched.min_hours > 0, watched.max_hours > 0
+    own_min = np.clip(watched.min_hours, MIN_INTERVAL_HOURS, limit)
+    own_max = np.clip(watched.max_hours, MIN_INTERVAL_HOURS, limit)
+    shortest = np.where(has_max, np.minimum(shortest, own_max), shortest)
+    shortest = np.where(has_min, own_min, shortest)
+    longest = np.maximum(shortest, np.where(has_max, own_max, longest))
     zones = tuple(each.zone for each in stored)
     since = min(
         now_hours,
@@ -171,8 +172,8 @@ def population_of(
         open_hours=np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS),
         weight=weight,
         cost=np.array([each.cost for each in stored])[site],
-        min_hours=np.clip(watched.feed_min_hours, least, most),
-        max_hours=most,
+        min_hours=np.clip(watched.feed_min_hours, shortest, longest),
+        max_hours=longest,
         site_day=np.array([each.requests_per_day or np.inf for each in stored]),
         site_hour=np.array([each.requests_per_hour or np.inf for each in stored]),
         walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
@@ -204,20 +205,20 @@ def longest_interval(config: Config, *, feeds: bool) -> float:
 
 def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
     """Return the shortest and longest interval between two visits of feeds or pages, in hours."""
-    longest = longest_interval(config, feeds=feeds)
-    least = site.min_interval_hours or MIN_INTERVAL_HOURS
-    most = min(site.max_interval_hours or longest, longest)
-    if most < MIN_INTERVAL_HOURS:
+    limit = longest_interval(config, feeds=feeds)
+    shortest = site.min_interval_hours or MIN_INTERVAL_HOURS
+    longest = min(site.max_interval_hours or limit, limit)
+    if longest < MIN_INTERVAL_HOURS:
         raise ConfigError(
-            f"{site.name}: the longest interval, {most:g} hours, is too short: plans need at least "
-            "one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
+            f"{site.name}: the longest interval, {longest:g} hours, is too short: plans need at "
+            "least one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
-    if least > most:
+    if shortest > longest:
         raise ConfigError(
-            f"{site.name}: min_interval_hours {least:g} exceeds the longest interval, {most:g} h. "
-            "Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
+            f"{site.name}: min_interval_hours {shortest:g} exceeds the longest interval, "
+            f"{longest:g} h. Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
-    return least, most
+    return shortest, longest
 
 
 def are(watched: Watched, kind: Kind) -> Flags:

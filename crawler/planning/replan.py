@@ -407,27 +407,27 @@ def shares_of(
     """
     if options.budget is None:
         raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET.")
-    least = min_per_day(pages.population), min_per_day(feeds.population)
-    if options.budget < sum(least):
+    minima = min_per_day(pages.population), min_per_day(feeds.population)
+    if options.budget < sum(minima):
         raise ConfigError(
             f"budget {amount(options.budget)}/day is too small: pages and feeds together need "
-            f"{rounded_up(sum(least))}/day. Use --budget {rounded_up(sum(least))}/day or more."
+            f"{rounded_up(sum(minima))}/day. Use --budget {rounded_up(sum(minima))}/day or more."
         )
     hours = hours_of(now)
     return split_budget(
-        options.budget, least, _page_price(pages, options, hours),
+        options.budget, minima, _page_price(pages, options, hours),
         _feed_price(feeds, hours, config.post_hours),
     )  # fmt: skip
 
 
 def split_budget(
-    budget: float, least: tuple[float, float], of_pages: Price, of_feeds: Price
+    budget: float, minima: tuple[float, float], of_pages: Price, of_feeds: Price
 ) -> tuple[float, float]:
     """Return the shares of a budget at which both prices are equal, within the minimum needs.
 
     Prices decrease with the budget. They are hours of staleness that the last request a day saves.
     """
-    low, high = least[0], budget - least[1]
+    low, high = minima[0], budget - minima[1]
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if of_pages(middle) > of_feeds(budget - middle):
@@ -443,10 +443,10 @@ def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Pric
     sample, share = sampled(estimate(pages.population, pages.histories))
     terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
-    least = min_per_day(sample.population)
+    min_budget = min_per_day(sample.population)
 
     def price(per_day: float) -> float:
-        spending = replace(terms, budget_per_day=max(per_day * share, least))
+        spending = replace(terms, budget_per_day=max(per_day * share, min_budget))
         try:
             return draft(sample, spending, now_hours, none)[1]
         except BudgetTooSmall:
@@ -461,10 +461,10 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
     rows = np.argsort(feeds.population.key)[:MAX_SAMPLED_FEEDS]
     population, histories = feeds.population.of(rows), feeds.histories.of(rows)
     window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)
-    none, least = Schedules.none(len(rows)), min_per_day(population)
+    none, min_budget = Schedules.none(len(rows)), min_per_day(population)
 
     def price(per_day: float) -> float:
-        terms = Terms(budget_per_day=max(per_day * share, least))
+        terms = Terms(budget_per_day=max(per_day * share, min_budget))
         try:
             made = plan_feeds(population, histories, window, terms, now_hours, none)
         except BudgetTooSmall:

@@ -170,7 +170,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
             f"budget {plain(per_day)}/day is too small to poll one page: every {period(every)} "
             f"takes {polls}/day. Use --budget {polls}/day or more{longer}."
         )
-    at_once, limit = _most_at_once(per_day, every, site, pace)
+    at_once, limit = _max_at_once(per_day, every, site, pace)
     n = min(options.sample or at_once, len(rows))
     rotations, days = -(-n // at_once), int(weeks * WEEK_DAYS)
     if rotations > max(days, 1):
@@ -194,7 +194,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     return Choice(phase, list(zip(ids, rotation.tolist(), at.tolist(), strict=True)), notes)
 
 
-def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
+def _max_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
     """Return how many pages can be polled concurrently and what limits the number.
 
     Raises ConfigError if not even one page can be polled.

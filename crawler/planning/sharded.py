@@ -212,7 +212,7 @@ class _Replan:
             terms = terms_within(options, budget)
             try:
                 price = await asyncio.to_thread(
-                    plan_shards, shards, counts, usage.least, terms, hours
+                    plan_shards, shards, counts, usage.minimum, terms, hours
                 )
             except BudgetTooSmall as error:
                 raise too_small(budget.per_day, error, longest) from None

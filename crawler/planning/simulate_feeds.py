@@ -73,7 +73,7 @@ class FeedsResult(TypedDict):
     """Percentage of posts that are still in the document at the end, but were not fetched."""
     lost_pct: float | None
     """Sum of `missed_pct` and `uncollected_pct`."""
-    delay_h: float | None
+    delay_hours: float | None
     """Mean hours from a collected post to its fetch."""
     never_visited: int
     """Number of feeds without a fetch."""
@@ -94,8 +94,8 @@ class FeedsMeans(TypedDict):
     """Mean of `uncollected_pct`."""
     lost_pct: float | None
     """Mean of `lost_pct`."""
-    delay_h: float | None
-    """Mean of `delay_h`."""
+    delay_hours: float | None
+    """Mean of `delay_hours`."""
 
 
 class LeftOut(TypedDict):
@@ -295,11 +295,13 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
         if scenario.windowless:
             yield f"left out: {count(scenario.windowless, 'feed')} of unknown size"
         hours = scenario.span.stop - scenario.span.split
-        least = math.ceil(len(scenario.feeds) * hours / (MAX_FEED_WEEKS * WEEK_HOURS))
-        if any(each.amount < least and self._is_replanned(each.policy) for each in self.outcomes):
+        min_visits = math.ceil(len(scenario.feeds) * hours / (MAX_FEED_WEEKS * WEEK_HOURS))
+        if any(
+            each.amount < min_visits and self._is_replanned(each.policy) for each in self.outcomes
+        ):
             yield (
                 f"plans visit each feed at least every {MAX_FEED_WEEKS} weeks, which takes "
-                f"{count(least, 'visit')}; with fewer, visits stop before the end"
+                f"{count(min_visits, 'visit')}; with fewer, visits stop before the end"
             )
         if not self.visits:
             yield "The number of visits is that of the current budget. Set it with --visits."
@@ -325,7 +327,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
                     "missed_pct": finite(outcome.figures.missed_pct),
                     "uncollected_pct": finite(outcome.figures.uncollected_pct),
                     "lost_pct": finite(outcome.figures.lost_pct),
-                    "delay_h": finite(outcome.figures.delay_h),
+                    "delay_hours": finite(outcome.figures.delay_h),
                     "never_visited": outcome.figures.never_visited,
                     "posts": outcome.figures.posts,
                     "collected": outcome.figures.got,
@@ -338,7 +340,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
                     "missed_pct": finite(means["missed_pct"]),
                     "uncollected_pct": finite(means["uncollected_pct"]),
                     "lost_pct": finite(means["lost_pct"]),
-                    "delay_h": finite(means["delay_h"]),
+                    "delay_hours": finite(means["delay_h"]),
                 }
                 for policy, means in self.means().items()
             ],
@@ -376,10 +378,10 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
         axes.set_ylim(bottom=0)
 
 
-def check(policy: str, most: int, visits: Times, span: Span) -> None:
+def check(policy: str, limit: int, visits: Times, span: Span) -> None:
     """Raise RuntimeError if a policy exceeds its visits or its period, which would be a bug."""
-    if len(visits.at) > most:
-        raise RuntimeError(f"{policy} used {len(visits.at):,} of {most:,} visits")
+    if len(visits.at) > limit:
+        raise RuntimeError(f"{policy} used {len(visits.at):,} of {limit:,} visits")
     outside = np.count_nonzero((visits.at < span.split) | (visits.at > span.stop))
     if outside:
         raise RuntimeError(f"{policy} made {outside:,} visits outside the period")

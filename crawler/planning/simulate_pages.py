@@ -77,9 +77,9 @@ class PageMeans(TypedDict):
     """Share of time in which the copy equals the page."""
     age_days: float | None
     """Mean time since the oldest unseen change, in days."""
-    delay_h: float | None
+    delay_hours: float | None
     """Hours from a change to the visit that found it."""
-    delay_all_h: float | None
+    all_delays_hours: float | None
     """Hours from any change to the next visit or the end."""
     lost_share: float | None
     """Share of changes that a later change overwrote before a visit."""
@@ -100,9 +100,9 @@ class PagesResult(TypedDict):
     """Share of time in which the copy equals the page."""
     age_days: float | None
     """Mean time since the oldest unseen change, in days."""
-    delay_h: float | None
+    delay_hours: float | None
     """Hours from a change to the visit that found it."""
-    delay_all_h: float | None
+    all_delays_hours: float | None
     """Hours from any change to the next visit or the end."""
     lost_share: float | None
     """Share of changes that a later change overwrote before a visit."""
@@ -220,10 +220,10 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             )
         world = self.scenario.world
         population = world.population.of(world.there(self.scenario.span.split))
-        least = min_per_day(population)
-        if min(budgets) < least * (1 - 1e-9):
+        min_budget = min_per_day(population)
+        if min(budgets) < min_budget * (1 - 1e-9):
             raise too_small(
-                min(budgets), BudgetTooSmall(least, len(population)), population.max_hours
+                min(budgets), BudgetTooSmall(min_budget, len(population)), population.max_hours
             )
         return budgets
 
@@ -321,8 +321,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             "visits": totals.visits,
             "freshness": means["freshness"],
             "age_days": means["age_days"],
-            "delay_h": means["delay_h"],
-            "delay_all_h": means["delay_all_h"],
+            "delay_hours": means["delay_hours"],
+            "all_delays_hours": means["all_delays_hours"],
             "lost_share": means["lost_share"],
             "never_visited": totals.never_visited,
             "by_source": _means_of(totals.by_source),
@@ -375,8 +375,8 @@ def _means_of(figures: Figures) -> PageMeans:
     return {
         "freshness": finite(figures.freshness),
         "age_days": finite(figures.age_days),
-        "delay_h": finite(figures.delay_h),
-        "delay_all_h": finite(figures.delay_all_h),
+        "delay_hours": finite(figures.delay_h),
+        "all_delays_hours": finite(figures.delay_all_h),
         "lost_share": finite(figures.lost_share),
     }
 

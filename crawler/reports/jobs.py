@@ -36,14 +36,16 @@ CHANGED = "the plan has changed since the dry run. Make the dry run again."
 # Of planning jobs, so that the web app and crawls have priority.
 NICENESS = 5
 
-Kind = Literal["curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"]
-CURVE: Kind = "curve"
-PREVIEW: Kind = "preview"
-APPLY: Kind = "apply"
-SIMULATE: Kind = "simulate"
-FEED_CURVE: Kind = "feed_curve"
-FEED_PREVIEW: Kind = "feed_preview"
-FEED_APPLY: Kind = "feed_apply"
+JobKind = Literal[
+    "curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"
+]
+CURVE: JobKind = "curve"
+PREVIEW: JobKind = "preview"
+APPLY: JobKind = "apply"
+SIMULATE: JobKind = "simulate"
+FEED_CURVE: JobKind = "feed_curve"
+FEED_PREVIEW: JobKind = "feed_preview"
+FEED_APPLY: JobKind = "feed_apply"
 # The policies for pages, as `options.POLICIES`.
 Policy = Literal[
     "optimal", "groups", "groups6", "uniform", "sqrt", "freshness", "harmonic", "age", "adaptive"
@@ -61,7 +63,7 @@ class JobRequest(BaseModel):
     plans:     to apply a dry run: ids of the plans in effect at the time of the dry run
     """
 
-    kind: Kind
+    kind: JobKind
     config: dict[str, Any]
     budget: float | None = None
     objective: str | None = None

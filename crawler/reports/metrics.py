@@ -182,14 +182,14 @@ def _by_field(
 
 def _targets(states: Counter[State]) -> Iterator[Metric]:
     kinds = {(state.spider, str(kind)): 0 for state in states for kind in Kind}
-    never, most = (dict.fromkeys((state.spider for state in states), 0) for _ in range(2))
-    failing = {(state.spider, str(least)): 0 for state in states for least in IN_A_ROW}
+    never, longest = (dict.fromkeys((state.spider for state in states), 0) for _ in range(2))
+    failing = {(state.spider, str(minimum)): 0 for state in states for minimum in IN_A_ROW}
     for (spider, kind, errors, is_visited), n in states.items():
         kinds[spider, kind] += n
         never[spider] += 0 if is_visited else n
-        most[spider] = max(most[spider], errors)
-        for least in IN_A_ROW:
-            failing[spider, str(least)] += n if errors >= least else 0
+        longest[spider] = max(longest[spider], errors)
+        for minimum in IN_A_ROW:
+            failing[spider, str(minimum)] += n if errors >= minimum else 0
     of_kind = ("spider", "kind")
     yield gauge("freshet_targets", "Number of targets by kind.", of_kind, kinds.items())
     text = "Number of targets that were never visited."
@@ -197,7 +197,7 @@ def _targets(states: Counter[State]) -> Iterator[Metric]:
     text = "Number of targets with at least in_a_row consecutive errors."
     yield gauge("freshet_targets_failing", text, ("spider", "in_a_row"), failing.items())
     text = "Highest number of consecutive errors of any target."
-    yield by_spider("freshet_targets_most_errors_in_a_row", text, most.items())
+    yield by_spider("freshet_targets_most_errors_in_a_row", text, longest.items())
 
 
 def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:

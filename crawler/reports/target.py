@@ -201,8 +201,8 @@ def problems_of_limits(target: Document, limits: IntervalLimits, config: Config)
                 f"too long: {hours:g} hours. Use {longest:g} hours or less, or raise "
                 "FRESHET_MAX_INTERVAL_HOURS"
             )
-    least, most = limits["min_hours"], limits["max_hours"]
-    if not problems and least is not None and most is not None and least > most:
+    min_hours, max_hours = limits["min_hours"], limits["max_hours"]
+    if not problems and min_hours is not None and max_hours is not None and min_hours > max_hours:
         problems["max_hours"] = "shorter than the minimum. Raise it, or lower the minimum"
     return problems
 

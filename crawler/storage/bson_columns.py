@@ -328,8 +328,8 @@ def _size(data: Bytes, kind: int, at: int, end: int, sizes: tuple[Ints, Ints]) -
     size: int = sizes[0][kind]
     if size == LENGTH_FIRST and at + 4 <= end:
         length = _int32(data, at)
-        least = SMALLEST if kind in (DOCUMENT, ARRAY) else 0
-        return length + sizes[1][kind] if length >= least else UNKNOWN
+        min_length = SMALLEST if kind in (DOCUMENT, ARRAY) else 0
+        return length + sizes[1][kind] if length >= min_length else UNKNOWN
     return size
 
 

@@ -123,17 +123,17 @@ async def oldest(db: Database, since: datetime | None, until: datetime, limit: i
 async def count(
     db: Database,
     since: datetime | None,
-    most: int,
+    limit: int,
     spider: str | None = None,
     until: datetime | None = None,
 ) -> int:
-    """Return the number of events after `since`, at most `most`. until: count up to this time."""
+    """Return the number of events after `since`, at most `limit`. until: count up to this time."""
     query: Document = {"event": True}
     if spider is not None:
         query["spider"] = spider
     # A comparison needs only the index; `$exists` would read the documents.
     query["at"] = {"$gt": since or EPOCH} | ({} if until is None else {"$lte": until})
-    return await db.visits.count_documents(query, limit=most)
+    return await db.visits.count_documents(query, limit=limit)
 
 
 async def by_ids(db: Database, ids: Sequence[ObjectId]) -> list[Document]:
@@ -321,10 +321,10 @@ async def oldest_mark(db: Database) -> datetime | None:
     return events[0].row["at"] if events else None
 
 
-async def count_marked(db: Database, most: int) -> int:
-    """Return the number of events to which the rules have not been applied, at most `most`."""
-    counts = [await db[source].count_documents({"notify": True}, limit=most) for source in SOURCES]
-    return min(sum(counts), most)
+async def count_marked(db: Database, limit: int) -> int:
+    """Return the number of events to which the rules have not been applied, at most `limit`."""
+    counts = [await db[source].count_documents({"notify": True}, limit=limit) for source in SOURCES]
+    return min(sum(counts), limit)
 
 
 async def unmark(db: Database, events: Sequence[MarkedEvent]) -> None:

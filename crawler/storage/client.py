@@ -517,14 +517,14 @@ async def in_batches_by_size(
 
 
 def keep_newest(
-    query: Document, field: str, values: Iterable[str], most: int
+    query: Document, field: str, values: Iterable[str], limit: int
 ) -> Iterator[UpdateMany]:
-    """Yield writes that add values to an array, which keeps the newest `most` distinct ones.
+    """Yield writes that add values to an array, which keeps the newest `limit` distinct ones.
 
     Pages control the number of values, and a document is limited to 16 MB.
     """
     for value in values:
-        added = {"$each": [value], "$slice": -most}
+        added = {"$each": [value], "$slice": -limit}
         yield UpdateMany(query | {field: {"$ne": value}}, {"$push": {field: added}})
 
 

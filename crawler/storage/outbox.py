@@ -303,10 +303,10 @@ async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]
     return [] if bundle is None else [bundle]
 
 
-async def _fix(db: Database, query: Document, most: int, now: datetime) -> str | None:
+async def _fix(db: Database, query: Document, limit: int, now: datetime) -> str | None:
     """Store the id of a new bundle in the oldest messages of a query; None if there are none."""
     free: Document = query | {"bundle": {"$exists": False}}
-    ids = await _oldest(db, free, most)
+    ids = await _oldest(db, free, limit)
     if not ids:
         return None
     digest = hashlib.sha256("\n".join(ids).encode())
@@ -485,14 +485,14 @@ async def channel_names(db: Database) -> list[str]:
     return sorted(await db.outbox.distinct("channel"))
 
 
-async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> ChannelState:
-    """Return the state of a channel, which may have no messages. most: maximum of each count."""
+async def state_of(db: Database, channel: str, limit: int = MAX_COUNTED) -> ChannelState:
+    """Return the state of a channel, which may have no messages. limit: maximum of each count."""
 
     def of(state: State) -> Document:
         return {"channel": channel, "state": str(state)}
 
     def counted(name: str, query: Document) -> list[Document]:
-        return [{"$match": query}, {"$limit": most}, {"$group": {"_id": name, "n": {"$sum": 1}}}]
+        return [{"$match": query}, {"$limit": limit}, {"$group": {"_id": name, "n": {"$sum": 1}}}]
 
     def first(name: str, state: State, field: str, direction: int) -> list[Document]:
         shown = {"_id": {"$literal": name}, "at": f"${field}"}

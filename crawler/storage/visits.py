@@ -112,9 +112,9 @@ async def by_hour(
 
 
 async def by_url(
-    db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None, most: int = 20
+    db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None, limit: int = 20
 ) -> list[Document]:
-    """Return the `most` URLs with most changes: `url`, the sums, and `hours` as in by_hour."""
+    """Return the `limit` URLs with most changes: `url`, the sums, and `hours` as in by_hour."""
     stages: list[Document] = [
         {"$group": {"_id": {"url": "$target", "local": "$local"}} | SUMMED},
         {
@@ -127,7 +127,7 @@ async def by_url(
             | {name: {"$sum": f"${name}"} for name in SUMS}
         },
         {"$sort": {"changes": -1, "_id": 1}},
-        {"$limit": most},
+        {"$limit": limit},
     ]
     rows = await _local(db, spider, zone, (since, None), stages)
     return [{"url": row.pop("_id")} | row for row in rows]

@@ -43,8 +43,8 @@ from crawler.reports.jobs import (
     MODULE,
     PREVIEW,
     SIMULATE,
+    JobKind,
     JobRequest,
-    Kind,
     PairRequest,
 )
 from crawler.storage.client import Document, opened, server_uri
@@ -60,7 +60,7 @@ CURVE_SECONDS = 600.0
 RETRY_SECONDS = 30.0
 MAX_JOB_SECONDS = 3600.0
 CRASHED = "The job ended unexpectedly. The log of scrapy web has the details"
-TITLES: Mapping[Kind, str] = {
+TITLES: Mapping[JobKind, str] = {
     CURVE: "Computing the curve",
     PREVIEW: "Dry run",
     APPLY: "Applying the plan",
@@ -70,9 +70,9 @@ TITLES: Mapping[Kind, str] = {
     FEED_APPLY: "Applying the plan of feeds",
 }
 # The kind of dry run whose plan each of these kinds of job applies.
-APPLIES: Mapping[Kind, Kind] = {APPLY: PREVIEW, FEED_APPLY: FEED_PREVIEW}
+APPLIES: Mapping[JobKind, JobKind] = {APPLY: PREVIEW, FEED_APPLY: FEED_PREVIEW}
 CURVES = (CURVE, FEED_CURVE)
-RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
+RESULTS: Mapping[JobKind, TypeAdapter[Any]] = {
     CURVE: TypeAdapter(BudgetCurve), PREVIEW: TypeAdapter(BudgetPreview),
     FEED_CURVE: TypeAdapter(FeedBudgetCurve), FEED_PREVIEW: TypeAdapter(FeedBudgetPreview),
 }  # fmt: skip
@@ -107,7 +107,7 @@ class Job:
     """
 
     id: str
-    kind: Kind
+    kind: JobKind
     by: str
     started: datetime
     request: JobRequest
@@ -144,15 +144,15 @@ class Planner:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.job: Job | None = None
-        self._done: dict[Kind, Job] = {}
-        self._failed: dict[Kind, Job] = {}
-        self._curves: dict[tuple[Kind, str | None], tuple[float, Any]] = {}
-        self._failed_at: dict[Kind, float] = {}
+        self._done: dict[JobKind, Job] = {}
+        self._failed: dict[JobKind, Job] = {}
+        self._curves: dict[tuple[JobKind, str | None], tuple[float, Any]] = {}
+        self._failed_at: dict[JobKind, float] = {}
         self._task: asyncio.Task[None] | None = None
         # A cancelled job ends immediately, and a job's memory is freed with its subprocess.
         self.jobs = JobProcess(MODULE, grace_seconds=0.0)
 
-    def last(self, kind: Kind) -> Job | None:
+    def last(self, kind: JobKind) -> Job | None:
         """Return the last job of a kind that was done since the app was started."""
         return self._done.get(kind)
 
@@ -164,7 +164,7 @@ class Planner:
         """
         return [job for job in self._failed.values() if not job.is_without_targets]
 
-    def has_no_targets(self, kind: Kind) -> bool:
+    def has_no_targets(self, kind: JobKind) -> bool:
         """Return whether the last job of a kind found no targets."""
         job = self._failed.get(kind)
         return job is not None and job.is_without_targets
@@ -179,7 +179,7 @@ class Planner:
         found: FeedBudgetCurve | None = self._kept_curve(FEED_CURVE, None)
         return found
 
-    def _kept_curve(self, kind: Kind, objective: str | None) -> Any:
+    def _kept_curve(self, kind: JobKind, objective: str | None) -> Any:
         at, curve = self._curves.get((kind, objective), (0.0, None))
         if curve is not None and time.monotonic() - at > CURVE_SECONDS:
             del self._curves[kind, objective]
@@ -194,7 +194,7 @@ class Planner:
         """Start computing the curve of feeds, under the conditions of `want_curve`."""
         self._want(FEED_CURVE, by, now)
 
-    def _want(self, kind: Kind, by: str, now: datetime, **options: Any) -> None:
+    def _want(self, kind: JobKind, by: str, now: datetime, **options: Any) -> None:
         is_busy = self.job is not None and self.job.is_running
         failed_at = self._failed_at.get(kind, -math.inf)
         if not is_busy and time.monotonic() - failed_at > RETRY_SECONDS:
@@ -205,7 +205,7 @@ class Planner:
         self._curves.clear()
         self._failed_at.clear()
 
-    def start(self, kind: Kind, by: str, now: datetime, **options: Any) -> Job:
+    def start(self, kind: JobKind, by: str, now: datetime, **options: Any) -> Job:
         """Start a job with options of JobRequest; raises Busy while another one is running."""
         if self.job is not None and self.job.is_running:
             how = "Wait for it" if self.job.kind in APPLIES else "Wait for it, or cancel it"
@@ -216,7 +216,7 @@ class Planner:
         self._task = asyncio.create_task(self._run(job))
         return job
 
-    def apply(self, kind: Kind, preview_id: str, by: str, now: datetime) -> Job:
+    def apply(self, kind: JobKind, preview_id: str, by: str, now: datetime) -> Job:
         """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
         last = self.last(APPLIES[kind])
         if last is None or last.id != preview_id or last.result is None:

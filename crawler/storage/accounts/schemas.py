@@ -45,10 +45,10 @@ class Scope(StrEnum):
     WRITE = "write"
 
 
-def _rows(most: int, description: str, fields: Document) -> Document:
+def _rows(max_items: int, description: str, fields: Document) -> Document:
     """Return the schema of an array of at most `most` documents with these fields."""
     rows = document(list(fields), description, fields)
-    return typed("array", description) | {"items": rows, "maxItems": most}
+    return typed("array", description) | {"items": rows, "maxItems": max_items}
 
 
 ACCOUNT_VALIDATORS: dict[str, Document] = {

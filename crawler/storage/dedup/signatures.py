@@ -37,6 +37,7 @@ from crawler.storage.field_schemas import (
     typed,
     validator,
 )
+from crawler.utils.time import in_milliseconds
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Table
@@ -315,14 +316,9 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
 
 def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
     """Return the dates by which originals are chosen; the earliest wins."""
-    created = _in_milliseconds(post.created)
-    seen = _in_milliseconds(post.seen) if post.seen not in (None, post.created) else created
+    created = in_milliseconds(post.created)
+    seen = in_milliseconds(post.seen) if post.seen not in (None, post.created) else created
     return {"created": created, "seen": seen, "rank": rank_of(created, seen, registry.date_days)}
-
-
-def _in_milliseconds(date: datetime) -> datetime:
-    """Return a date as MongoDB stores it."""
-    return date.replace(microsecond=date.microsecond // 1000 * 1000)
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:

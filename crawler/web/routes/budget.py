@@ -30,7 +30,7 @@ from crawler.reports.jobs import (
     POLICY_NAMES,
     PREVIEW,
     SIMULATE,
-    Kind,
+    JobKind,
     Policy,
 )
 from crawler.utils.text import count, plain, rounded_up
@@ -150,7 +150,7 @@ class JobState(BaseModel):
     """The state of a job."""
 
     id: str = Field(description="id of the job")
-    kind: Kind = Field(description="what the job does")
+    kind: JobKind = Field(description="what the job does")
     by: str = Field(description="name of the user who started it")
     started: datetime = Field(description="start of the job")
     state: str = Field(description="running, done, failed or cancelled")

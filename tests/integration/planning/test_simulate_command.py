@@ -98,7 +98,7 @@ def check_figures(folder: Path, changes: Path, split: datetime, stop: datetime, 
     assert row["requests_per_day"] == pytest.approx(totals.load.per_day, abs=1e-9)
     assert row["never_visited"] == totals.never_visited
     names = {name: name for name in ("freshness", "age_days", "lost_share")}
-    names |= {"delay_h": "delay_h", "delay_all_h": "delay_all_h"}
+    names |= {"delay_hours": "delay_h", "all_delays_hours": "delay_all_h"}
     for name, of in names.items():
         assert row[name] == pytest.approx(getattr(totals.by_page, of), abs=1e-6)
         assert row["by_source"][name] == pytest.approx(getattr(totals.by_source, of), abs=1e-6)
@@ -204,7 +204,7 @@ def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
     simulation = simulated(bare, trace, "--budget", "12")
     (row,) = simulation["results"]
     assert row["freshness"] == 1
-    assert (row["delay_h"], row["lost_share"], row["by_source"]["delay_h"]) == (
+    assert (row["delay_hours"], row["lost_share"], row["by_source"]["delay_hours"]) == (
         None,
         None,
         None,
@@ -378,7 +378,7 @@ def test_freshness_targets_on_real_pages(real: Any) -> None:
     assert single["freshness"] >= 0.855
     assert single["by_source"]["freshness"] >= 0.70
     assert single["age_days"] <= 0.20
-    assert single["delay_all_h"] <= 27
+    assert single["all_delays_hours"] <= 27
     assert half["freshness"] >= 0.76
     assert two["freshness"] >= 0.91
     assert [row["never_visited"] for row in (half, single, two)] == [0, 0, 0]

@@ -37,7 +37,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
 SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
 POLICIES = ("optimal", "uniform", "min-delay", "min-missing")
-FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
+FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_hours")
 Moments = dict[str, list[float]]
 
 
@@ -132,7 +132,7 @@ def score_visits(posts: Moments, visits: Moments, windows: dict[str, int]) -> di
     shares = {f"{fate}_pct": 100 * counts[fate] / total for fate in ("missed", "uncollected")}
     return shares | {
         "lost_pct": sum(shares.values()),
-        "delay_h": total_delay / counts["collected"] / 3600 if counts["collected"] else None,
+        "delay_hours": total_delay / counts["collected"] / 3600 if counts["collected"] else None,
         "never_visited": never,
         "spent": spent,
         "posts": total,
@@ -425,7 +425,7 @@ def test_stored_history_is_simulated(stored: tuple[Db, str], freshet: Freshet) -
     assert simulation["posts"] == 16, "of the two weeks of evaluation, after one week of training"
     (row,) = simulation["results"]
     assert (row["spent"], row["missed_pct"], row["collected"]) == (21, 0, 16)
-    assert 15 < row["delay_h"] < 40
+    assert 15 < row["delay_hours"] < 40
     assert set(moments_in(freshet.folder / "uniform_21.csv.gz", "target", "at")) == {
         row["_id"] for row in daily
     }
@@ -448,7 +448,7 @@ def test_stated_post_dates_are_used(stored: tuple[Db, str], freshet: Freshet) ->
     times = ("--split", split.isoformat(), "--to", (split + 7 * HOUR).isoformat())
     (row,) = in_json(freshet, *command, *times, hours=clock())["results"]
     assert row["posts"] == 3
-    assert row["delay_h"] == pytest.approx(6 / 3), "six hours for one post, none for the others"
+    assert row["delay_hours"] == pytest.approx(6 / 3), "six hours for one post, none for the others"
 
 
 def test_feeds_are_excluded_from_simulate_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
@@ -507,14 +507,14 @@ def test_missed_post_targets_on_real_feeds(real: tuple[dict[str, Any], Path]) ->
     means = {row["policy"]: row for row in real[0]["means"]}
     for policy, (missed, delay) in KNOWN.items():
         assert means[policy]["missed_pct"] == pytest.approx(missed, abs=0.3)
-        assert means[policy]["delay_h"] == pytest.approx(delay, abs=0.5)
+        assert means[policy]["delay_hours"] == pytest.approx(delay, abs=0.5)
     optimal = means["optimal"]
     assert optimal["missed_pct"] <= 14.3
-    assert optimal["delay_h"] <= 26.5
+    assert optimal["delay_hours"] <= 26.5
     assert optimal["lost_pct"] <= 23.5
     rows = {(row["policy"], row["visits"]): row for row in real[0]["results"]}
     # With one fetch per feed, both policies miss about the same number of posts.
     for number in NUMBERS[1:]:
         optimal_row, paper = rows["optimal", number], rows["min-missing", number]
         assert optimal_row["missed_pct"] < paper["missed_pct"]
-        assert optimal_row["delay_h"] < paper["delay_h"]
+        assert optimal_row["delay_hours"] < paper["delay_hours"]

@@ -12,7 +12,7 @@ from bson import Int64, ObjectId
 
 from crawler.cli.commands import export
 from crawler.exchange.formats import Format, schema_of, writer_of
-from crawler.exchange.tables import TABLES, Kind
+from crawler.exchange.tables import TABLES, ColumnType
 from crawler.storage.field_schemas import Document
 from crawler.storage.validators import VALIDATORS
 
@@ -20,15 +20,15 @@ VISITS, VERSIONS = TABLES["visits"], TABLES["versions"]
 START = datetime(2026, 3, 1)
 # Validator types that each kind of column accepts.
 TYPES = {
-    Kind.TEXT: {"string", "objectId or string", "string or null"},
-    Kind.NAME: {"string", "string or null"},
-    Kind.ID: {"objectId"},
-    Kind.TIME: {"time", "date", "time or null"},
-    Kind.INTEGER: {"int", "long", "number", "number or null"},
-    Kind.NUMBER: {"int", "long", "double", "number", "number or null"},
-    Kind.BOOLEAN: {"boolean", "bool", "int"},
-    Kind.TEXTS: {"array", "array of strings"},
-    Kind.JSON: {"object"},
+    ColumnType.TEXT: {"string", "objectId or string", "string or null"},
+    ColumnType.NAME: {"string", "string or null"},
+    ColumnType.ID: {"objectId"},
+    ColumnType.TIME: {"time", "date", "time or null"},
+    ColumnType.INTEGER: {"int", "long", "number", "number or null"},
+    ColumnType.NUMBER: {"int", "long", "double", "number", "number or null"},
+    ColumnType.BOOLEAN: {"boolean", "bool", "int"},
+    ColumnType.TEXTS: {"array", "array of strings"},
+    ColumnType.JSON: {"object"},
 }
 
 
@@ -86,10 +86,10 @@ def test_columns_match_fields_of_the_collection(name: str) -> None:
             schema = schema["properties"][part]
         types = schema.get("title") or schema.get("bsonType")
         if "enum" in schema:
-            assert column.kind in (Kind.NAME, Kind.BOOLEAN), column.name
+            assert column.type in (ColumnType.NAME, ColumnType.BOOLEAN), column.name
             continue
         types = {types} if isinstance(types, str) else set(types) - {"null"}
-        assert types & TYPES[column.kind], (column.name, types)
+        assert types & TYPES[column.type], (column.name, types)
 
 
 def test_command_lists_all_tables_and_formats() -> None:

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from crawler.planning.explain import Facts, Worth, reasons
+from crawler.planning.explain import Facts, reasons
+from crawler.planning.explanation import VisitValue
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW
 
-WORTH = Worth(last=21.2, more=9.53, shadow_price=14.5)
+
+def value(last: float | None, more: float | None, price: float | None = 14.5) -> VisitValue:
+    return {"last": last, "more": more, "shadow_price": price}
 
 
 def facts(plan: dict[str, Any] | None = None, **own: Any) -> Facts:
     target = {"visited_at": NOW, "plan": plan or {"policy": "optimal", "limited_by": "budget"}}
-    usual = Facts(target, Site("shop", at=NOW), {}, WORTH, 0, 6.0, 672.0, NOW)
+    usual = Facts(target, Site("shop", at=NOW), {}, value(21.2, 9.53), 0, 6.0, 672.0, NOW)
     return replace(usual, **own)
 
 
@@ -34,24 +37,24 @@ def test_budget_reason_compares_gain_with_price() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worth", "sentence"),
+    ("savings", "sentence"),
     [
-        (Worth(None, 14.0, 14.5), "One more visit a week would save 14 hours of staleness, "
+        (value(None, 14.0), "One more visit a week would save 14 hours of staleness, "
          "about the 14.5 that the budget requires of each visit (budget)."),
-        (Worth(30, 20.0, 14.5), "One more visit a week would save 20 hours of staleness, more "
+        (value(30, 20.0), "One more visit a week would save 20 hours of staleness, more "
          "than the 14.5 that the budget requires of each visit, but a daily cap or the "
          "minimum gain of a move prevents it; the last planned visit saves 30 (budget)."),
-        (Worth(30, None, 14.5), "The last planned visit saves 30 hours of staleness, more "
+        (value(30, None), "The last planned visit saves 30 hours of staleness, more "
          "than the 14.5 that the budget requires of each visit (budget)."),
     ],
     ids=["about", "more", "at maximum"],
 )  # fmt: skip
-def test_value_of_another_visit_is_compared_with_price(worth: Worth, sentence: str) -> None:
-    assert reasons(facts(worth=worth)) == [sentence]
+def test_value_of_another_visit_is_compared_with_price(savings: VisitValue, sentence: str) -> None:
+    assert reasons(facts(value=savings)) == [sentence]
 
 
 def test_no_reason_without_a_price() -> None:
-    assert reasons(facts(worth=Worth(1, 1, None))) == []
+    assert reasons(facts(value=value(1, 1, None))) == []
 
 
 @pytest.mark.parametrize(
@@ -72,9 +75,9 @@ def test_limiting_reason_comes_first(bound: str, words: str) -> None:
 def test_maximum_rate_is_reported_only_if_reached() -> None:
     plan = {"policy": "optimal", "limited_by": "max_rate"}
     words = "Visited at the maximum rate, every 6 hours (max_rate)."
-    assert reasons(facts(plan, worth=Worth(30, None, 14.5)))[0] == words
+    assert reasons(facts(plan, value=value(30, None)))[0] == words
     assert words not in reasons(facts(plan))
-    hourly = reasons(facts(plan, worth=Worth(30, None, 14.5), least=1.0))[0]
+    hourly = reasons(facts(plan, value=value(30, None), min_hours=1.0))[0]
     assert hourly == "Visited at the maximum rate, every hour (max_rate)."
 
 
@@ -91,7 +94,7 @@ def test_maximum_rate_is_reported_only_if_reached() -> None:
     ],
 )  # fmt: skip
 def test_other_policies_explain_their_rule(policy: str, words: str) -> None:
-    (sentence,) = reasons(facts({"policy": policy, "limited_by": "rule"}, most=20.0))
+    (sentence,) = reasons(facts({"policy": policy, "limited_by": "rule"}, max_hours=20.0))
     assert words in sentence
     assert "{" not in sentence
 

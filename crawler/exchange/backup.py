@@ -14,7 +14,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,9 +30,9 @@ from crawler.storage.client import META, VERSION, Database
 from crawler.storage.schema import RESTORED
 from crawler.storage.transfer import Contents, Shape
 from crawler.utils.files import file_errors, sync_folder
+from crawler.utils.process import Say
 from crawler.utils.text import count
 
-Say = Callable[[str], None]
 FORMAT = 1
 FIRST, MANIFEST = "freshet-backup.txt", "manifest.json"
 ABOUT = "A backup of a Freshet database. To restore it: scrapy restore FILE\n"

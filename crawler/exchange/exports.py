@@ -44,12 +44,11 @@ from crawler.storage.exports import (
     stored_keys,
 )
 from crawler.utils.files import file_errors
-from crawler.utils.process import end_tasks
+from crawler.utils.process import Say, end_tasks
 from crawler.utils.time import steady_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Say = Callable[[str], None]
 MANIFEST = "_freshet_export.json"
 # Days that may have changed although the number of their rows is the same: today and yesterday.
 RECENT = timedelta(days=1)

@@ -40,9 +40,10 @@ from crawler.ops.doctor_sites import (
     check_robots,
     check_settings,
 )
-from crawler.ops.findings import Check, Finding, Say, failed, ok, warning
+from crawler.ops.findings import Check, Finding, failed, ok, warning
 from crawler.ops.jobs import StoredSites, read_stored_sites
 from crawler.storage import health
+from crawler.utils.process import Say
 from crawler.utils.time import Clock
 
 OLDEST, NEWEST = (3, 11), (3, 13)

@@ -14,7 +14,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError, StorageError
 from crawler.frontier.lifecycle import repair_log
 from crawler.ops.doctor_sites import Site
-from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
+from crawler.ops.findings import Check, Finding, Status, failed, ok, warning
 from crawler.storage import health, invariants, leases, pruning, recovery, runs, sites, targets
 from crawler.storage.client import VERSION, Database
 from crawler.storage.dedup import index
@@ -24,6 +24,7 @@ from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.runs import MAX_COUNTED, LastRun, last_run
+from crawler.utils.process import Say
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
 

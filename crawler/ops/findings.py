@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import TextWrapper
@@ -16,7 +16,6 @@ from crawler.utils.text import count
 # Width of the first column: the longest status and a space.
 STATUS_CHARACTERS = 9
 # A callback that shows the check in progress.
-Say = Callable[[str], None]
 
 
 class Check(StrEnum):

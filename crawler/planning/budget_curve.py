@@ -30,7 +30,7 @@ Verdict = Literal["wins", "loses", "same"]
 Objective = Literal["balanced", "freshness", "age", "delay"]
 
 
-class Standing(TypedDict):
+class PageResults(TypedDict):
     """Requests of a site or of all sites, and the expected results."""
 
     requests_per_day: float
@@ -54,7 +54,7 @@ class SiteCurve(TypedDict):
     """Expected mean freshness."""
     age_days: list[float]
     """Expected mean age in days."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
 
 
@@ -81,7 +81,7 @@ class BudgetCurve(TypedDict):
     """Expected mean freshness."""
     age_days: list[float]
     """Expected mean age in days."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
     sites: list[SiteCurve]
     """Curves of the sites, by current requests per day, highest first."""
@@ -96,9 +96,9 @@ class SiteForecast(TypedDict):
     """Name of the site; empty for all smaller sites together."""
     targets: int
     """Number of planned targets."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
-    planned: Standing
+    planned: PageResults
     """With the budget."""
     verdict: Verdict
     """Whether the copies of the site would be fresher: `wins`, `loses` or `same`."""
@@ -111,9 +111,9 @@ class BudgetForecast(TypedDict):
     """Requests per day."""
     objective: str
     """Objective of the plan."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
-    planned: Standing
+    planned: PageResults
     """With the budget."""
     price: float | None
     """Hours of staleness that one more request a day would save each day; null if unknown."""
@@ -160,12 +160,12 @@ def usual_budget(curve: BudgetCurve | FeedBudgetCurve) -> float:
     return min(max(budget, points[0]), points[-1])
 
 
-def sample_points(curve: BudgetCurve) -> list[Standing]:
+def sample_points(curve: BudgetCurve) -> list[PageResults]:
     """Return a few points of the curve for a table, the first and the last one included."""
     return [_at(curve, place) for place in shown_places(len(curve["requests_per_day"]))]
 
 
-def _at(curve: BudgetCurve | SiteCurve, place: Place) -> Standing:
+def _at(curve: BudgetCurve | SiteCurve, place: Place) -> PageResults:
     return {
         "requests_per_day": value_at(curve["requests_per_day"], place),
         "freshness": value_at(curve["freshness"], place),
@@ -184,7 +184,7 @@ def _site(site: SiteCurve, place: Place) -> SiteForecast:
     }
 
 
-def verdict_of(current: Standing, planned: Standing) -> Verdict:
+def verdict_of(current: PageResults, planned: PageResults) -> Verdict:
     """Return whether copies get fresher or, at the same freshness, younger."""
     staler = current["freshness"] - planned["freshness"]
     return _verdict(staler, MIN_FRESHNESS, current["age_days"], planned["age_days"])
@@ -257,7 +257,7 @@ def value_at(values: Sequence[float], place: Place) -> float:
     return here + (there - here) * place.share
 
 
-class FeedStanding(TypedDict):
+class FeedResults(TypedDict):
     """Fetches of a feed or of several feeds, and the expected results."""
 
     requests_per_day: float
@@ -283,7 +283,7 @@ class FeedCurve(TypedDict):
     """Expected share of missed posts."""
     delay_hours: list[float]
     """Expected mean delay of collected posts in hours."""
-    current: FeedStanding
+    current: FeedResults
     """With the current schedules."""
 
 
@@ -310,7 +310,7 @@ class FeedBudgetCurve(TypedDict):
     """Expected share of missed posts."""
     delay_hours: list[float]
     """Expected mean delay of collected posts in hours."""
-    current: FeedStanding
+    current: FeedResults
     """With the current schedules."""
     curves: list[FeedCurve]
     """Curves of the feeds with the most posts, and of all others together."""
@@ -325,9 +325,9 @@ class FeedForecast(TypedDict):
     """URL of the feed; empty for all other feeds together."""
     posts_per_day: float
     """Expected posts per day."""
-    current: FeedStanding
+    current: FeedResults
     """With the current schedules."""
-    planned: FeedStanding
+    planned: FeedResults
     """With the budget."""
     verdict: Verdict
     """Whether fewer posts would be missed, or collected posts would have a shorter delay."""
@@ -338,9 +338,9 @@ class FeedBudgetForecast(TypedDict):
 
     budget_per_day: float
     """Fetches per day."""
-    current: FeedStanding
+    current: FeedResults
     """With the current schedules."""
-    planned: FeedStanding
+    planned: FeedResults
     """With the budget."""
     price: float
     """Posts that one more fetch would save."""
@@ -377,12 +377,12 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
     }
 
 
-def feed_points(curve: FeedBudgetCurve) -> list[FeedStanding]:
+def feed_points(curve: FeedBudgetCurve) -> list[FeedResults]:
     """Return a few points of the curve for a table, the first and the last one included."""
     return [_feeds_at(curve, place) for place in shown_places(len(curve["requests_per_day"]))]
 
 
-def _feeds_at(curve: FeedBudgetCurve | FeedCurve, place: Place) -> FeedStanding:
+def _feeds_at(curve: FeedBudgetCurve | FeedCurve, place: Place) -> FeedResults:
     return {
         "requests_per_day": value_at(curve["requests_per_day"], place),
         "missed_share": value_at(curve["missed_share"], place),
@@ -402,7 +402,7 @@ def _feed(feed: FeedCurve, place: Place) -> FeedForecast:
     }
 
 
-def verdict_of_feed(current: FeedStanding, planned: FeedStanding) -> Verdict:
+def verdict_of_feed(current: FeedResults, planned: FeedResults) -> Verdict:
     """Return whether fewer posts are missed or, at the same share, the delay is shorter."""
     missed = planned["missed_share"] - current["missed_share"]
     return _verdict(missed, MIN_MISSED_SHARE, current["delay_hours"], planned["delay_hours"])

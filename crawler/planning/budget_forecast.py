@@ -13,9 +13,9 @@ from crawler.planning.budget_curve import (
     BudgetCurve,
     FeedBudgetCurve,
     FeedCurve,
-    FeedStanding,
+    FeedResults,
+    PageResults,
     SiteCurve,
-    Standing,
 )
 from crawler.planning.options import (
     BALANCED,
@@ -30,7 +30,6 @@ from crawler.planning.options import (
 from crawler.planning.population import Gathered
 from crawler.planning.replan import (
     Replan,
-    Say,
     effect_of,
     gathered_of,
     hours_of,
@@ -46,6 +45,7 @@ from crawler.planning.replan_report import (
 )
 from crawler.storage import plans, targets
 from crawler.storage.client import Database
+from crawler.utils.process import Say
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
@@ -82,9 +82,9 @@ async def curve_of(db: Database, config: Config, objective: str | None, say: Say
     """Return the curve of all pages. Raises ConfigError if there are none."""
     say("reading pages")
     now = Clock(config.clock_offset_hours).now()
-    order = ReplanRequest(PlanOptions("optimal", objective), None, PAGES)
+    request = ReplanRequest(PlanOptions("optimal", objective), None, PAGES)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
-    (part,) = parts_of(order, stored, of_feeds, config)
+    (part,) = parts_of(request, stored, of_feeds, config)
     gathered = await gathered_of(db, config, now, part.spiders)
     effect = await effect_of(db, gathered.watched, now, everything=True)
     budget = budget_of(gathered, PlanOptions(), effect, hours_of(now))
@@ -121,7 +121,7 @@ def _curve(
             "requests_per_day": rounded(result.requests_per_day[:, group].sum(axis=1)),
             "freshness": rounded(1 - _mean(result.stale, group, counts)),
             "age_days": rounded(_mean(result.age_days, group, counts)),
-            "current": current.standing(group),
+            "current": current.results(group),
         }
         for name, group in _groups(gathered, counts, current.per_day)
     ]
@@ -136,7 +136,7 @@ def _curve(
         "price": [float(f"{price:.5g}") if price < np.inf else None for price in result.price],
         "freshness": rounded(1 - _mean(result.stale, everything, counts)),
         "age_days": rounded(_mean(result.age_days, everything, counts)),
-        "current": current.standing(everything),
+        "current": current.results(everything),
         "sites": sites,
         "warnings": [],
     }
@@ -168,7 +168,7 @@ class _SiteSums(NamedTuple):
             np.bincount(site, age_days * scale, n).astype(np.float64),
         )
 
-    def standing(self, group: Ints) -> Standing:
+    def results(self, group: Ints) -> PageResults:
         """Return the results of a group of sites together."""
         n = max(1, int(self.counts[group].sum()))
         mean_age = float(self.age[group].sum() / n)
@@ -219,8 +219,8 @@ async def preview_of(
     """Return the moves of a replan with this budget, without storing the plan."""
     made: list[Replan] = []
     current = await plans_in_effect(db, config)
-    order = request_of(budget, objective, dry_run=True)
-    (report,) = await replan_parts(db, config, order, say, made.append)
+    request = request_of(budget, objective, dry_run=True)
+    (report,) = await replan_parts(db, config, request, say, made.append)
     say("comparing the plans")
     return moves_of(made[0], report) | {"plans": current}
 
@@ -262,8 +262,8 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
             "updated": number(written, group),
             "more": number(changed & (after > before), group),
             "fewer": number(changed & (after < before), group),
-            "current": current.standing(group),
-            "planned": planned.standing(group),
+            "current": current.results(group),
+            "planned": planned.results(group),
         }
         for name, group in _groups(
             gathered, current.counts, np.abs(planned.per_day - current.per_day)
@@ -275,8 +275,8 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
     return {
         "report": report,
         "plans": [],
-        "current": current.standing(everything),
-        "planned": planned.standing(everything),
+        "current": current.results(everything),
+        "planned": planned.results(everything),
         "sites": by_site,
         "moves": [
             {
@@ -357,7 +357,7 @@ def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCu
         "price": rounded(np.array([plan.price for plan in plans])),
         "missed_share": whole[1],
         "delay_hours": whole[2],
-        "current": current.standing(everything, scale),
+        "current": current.results(everything, scale),
         "curves": curves,
     }
 
@@ -392,7 +392,7 @@ class _FeedSums(NamedTuple):
         wait = np.where(np.isfinite(delay), delay, 0.0) * (posts - missed)
         return cls(schedules.visits_per_week / WEEK_DAYS, posts, missed, wait)
 
-    def standing(self, group: Ints, scale: float = 1.0) -> FeedStanding:
+    def results(self, group: Ints, scale: float = 1.0) -> FeedResults:
         """Return the results of a group of feeds, each of which represents `scale` feeds."""
         posts, missed = float(self.posts[group].sum()), float(self.missed[group].sum())
         collected = posts - missed
@@ -407,11 +407,11 @@ def _columns(
     sums: list[_FeedSums], group: Ints, scale: float
 ) -> tuple[list[float], list[float], list[float]]:
     """Return requests, missed share and delay of a group of feeds at each point of the curve."""
-    standings = [each.standing(group, scale) for each in sums]
+    points = [each.results(group, scale) for each in sums]
     return (
-        rounded(np.array([each["requests_per_day"] for each in standings])),
-        rounded(np.array([each["missed_share"] for each in standings])),
-        rounded(np.array([each["delay_hours"] for each in standings])),
+        rounded(np.array([each["requests_per_day"] for each in points])),
+        rounded(np.array([each["missed_share"] for each in points])),
+        rounded(np.array([each["delay_hours"] for each in points])),
     )
 
 
@@ -428,7 +428,7 @@ def _feed_curve(
         "requests_per_day": per_day,
         "missed_share": missed,
         "delay_hours": delay,
-        "current": current.standing(group, scale),
+        "current": current.results(group, scale),
     }
 
 
@@ -461,15 +461,15 @@ async def feed_preview_of(
                 "posts_per_week": float(planned.posts[row]),
                 "visits_per_week_before": float(current.per_day[row] * WEEK_DAYS),
                 "visits_per_week": float(planned.per_day[row] * WEEK_DAYS),
-                "missed_share_before": current.standing(np.array([row]))["missed_share"],
-                "missed_share": planned.standing(np.array([row]))["missed_share"],
+                "missed_share_before": current.results(np.array([row]))["missed_share"],
+                "missed_share": planned.results(np.array([row]))["missed_share"],
             }
         )
     return {
         "report": report,
         "plans": in_force,
-        "current": current.standing(everything),
-        "planned": planned.standing(everything),
+        "current": current.results(everything),
+        "planned": planned.results(everything),
         "more": int(np.count_nonzero(changed & (after > before))),
         "fewer": int(np.count_nonzero(changed & (after < before))),
         "moves": moves,

@@ -50,7 +50,7 @@ from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE, EPOCH
-from crawler.utils.process import return_large_blocks
+from crawler.utils.process import Say, return_large_blocks
 from crawler.utils.text import amount, period, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
@@ -79,7 +79,6 @@ HALVINGS = 10
 # of all changes.
 MAX_SAMPLED_FEEDS, MAX_SAMPLED_TARGETS = 4_000, 50_000
 
-Say = Callable[[str], None]
 Price = Callable[[float], float]
 
 
@@ -326,7 +325,7 @@ class Task:
 async def replan_parts(
     db: Database,
     config: Config,
-    order: ReplanRequest,
+    request: ReplanRequest,
     say: Say,
     watch: Watch | None = None,
 ) -> list[ReplanReport]:
@@ -337,23 +336,23 @@ async def replan_parts(
     return_large_blocks()
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
-    requested = parts_of(order, stored, of_feeds, config)
+    requested = parts_of(request, stored, of_feeds, config)
     if not requested:
         raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
-    if not order.dry_run:
-        await plans.recover(db, clock.now(), order.spiders)
-    whole = len(requested) == 1 and order.kind is None
+    if not request.dry_run:
+        await plans.recover(db, clock.now(), request.spiders)
+    whole = len(requested) == 1 and request.kind is None
     tasks = []
     for part in requested:
         began, now = time.perf_counter(), clock.now()
         say(f"reading {part.kind}")
         spiders = None if part.everything and whole else part.spiders
-        history_from = None if part.kind == FEEDS else order.history_from
+        history_from = None if part.kind == FEEDS else request.history_from
         gathered = await gathered_of(db, config, now, spiders, history_from)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
         options = part.options.over(effect.options) if part.is_default else part.options
         tasks.append(Task(part, gathered, effect, options, began))
-    if order.shared and len(tasks) > 1:
+    if request.shared and len(tasks) > 1:
         say("dividing the budget")
         pages, feeds = tasks
         shares = shares_of(pages.gathered, feeds.gathered, pages.options, config, clock.now())
@@ -361,7 +360,9 @@ async def replan_parts(
             replace(task, options=replace(task.options, budget=share))
             for task, share in zip(tasks, shares, strict=True)
         ]
-    return [await _carry_out(db, config, task, say, watch, dry_run=order.dry_run) for task in tasks]
+    return [
+        await _carry_out(db, config, task, say, watch, dry_run=request.dry_run) for task in tasks
+    ]
 
 
 async def _carry_out(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from crawler.planning.budget_curve import FeedStanding, Standing
+from crawler.planning.budget_curve import FeedResults, PageResults
 
 
 class DailyTotals(TypedDict):
@@ -135,9 +135,9 @@ class SiteMoves(TypedDict):
     """Number of targets that would be visited more often."""
     fewer: int
     """Number of targets that would be visited less often."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
-    planned: Standing
+    planned: PageResults
     """With the new plan."""
 
 
@@ -167,9 +167,9 @@ class BudgetPreview(TypedDict):
     """The report of `scrapy replan --dry-run`."""
     plans: list[str]
     """Ids of the plans in effect, as in the budget curve."""
-    current: Standing
+    current: PageResults
     """With the current schedules."""
-    planned: Standing
+    planned: PageResults
     """With the new plan."""
     sites: list[SiteMoves]
     """Moves by site, the largest change of requests first."""
@@ -203,9 +203,9 @@ class FeedBudgetPreview(TypedDict):
     """The report of `scrapy replan --dry-run`."""
     plans: list[str]
     """Ids of the plans in effect, as in the budget curve."""
-    current: FeedStanding
+    current: FeedResults
     """With the current schedules."""
-    planned: FeedStanding
+    planned: FeedResults
     """With the new plan."""
     more: int
     """Number of feeds that would be fetched more often."""

@@ -52,7 +52,6 @@ from crawler.planning.replan import (
     BUDGET_STEP,
     MAX_TRIES,
     Replan,
-    Say,
     hours_of,
     learned,
     on_other_plans,
@@ -65,6 +64,7 @@ from crawler.storage.alarms import Silence
 from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
+from crawler.utils.process import Say
 from crawler.utils.time import Clock
 from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
 from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards

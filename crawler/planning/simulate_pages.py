@@ -28,7 +28,6 @@ from crawler.planning.population import (
 from crawler.planning.simulation import (
     NOTHING,
     Outcome,
-    Say,
     Scenario,
     TraceSimulation,
     chosen_policies,
@@ -39,6 +38,7 @@ from crawler.planning.simulation import (
 from crawler.planning.traces import iso, read_trace, whole_seconds
 from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
+from crawler.utils.process import Say
 from crawler.utils.text import amount, count, precise
 from schedules.allocation.plan import BudgetTooSmall, Terms, min_per_day
 from schedules.evaluation.pages import daily, simulate

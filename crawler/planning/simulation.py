@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
@@ -32,6 +32,7 @@ from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
 from crawler.storage.client import opened
+from crawler.utils.process import Say
 from crawler.utils.text import precise
 from crawler.utils.time import Clock
 from schedules.evaluation.world import Span
@@ -44,7 +45,6 @@ LEARNING_SHARE = 1 / 3
 NOTHING = "-"
 NO_VISITS = Times(np.zeros(1, np.int64), np.empty(0))
 
-Say = Callable[[str], None]
 FiguresT = TypeVar("FiguresT")
 ReportT = TypeVar("ReportT")
 

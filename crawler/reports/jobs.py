@@ -101,31 +101,29 @@ async def main() -> None:
 
         async def run(line: bytes, say: Say) -> Any:
             nonlocal db
-            order = REQUESTS.validate_json(line)
-            config = Config.load(**order.config)
-            if isinstance(order, JobRequest):
+            job = REQUESTS.validate_json(line)
+            config = Config.load(**job.config)
+            if isinstance(job, JobRequest):
                 os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
             with raising_unreachable():
-                if isinstance(order, JobRequest) and order.kind == SIMULATE:
+                if isinstance(job, JobRequest) and job.kind == SIMULATE:
                     # The simulation opens the database itself, in its own event loop.
-                    return await asyncio.to_thread(simulated, config, order, say)
+                    return await asyncio.to_thread(simulated, config, job, say)
                 if db is None:
                     db = await stack.enter_async_context(opened(config))
-                if isinstance(order, JobRequest):
-                    return await _planned(db, config, order, say)
+                if isinstance(job, JobRequest):
+                    return await _planned(db, config, job, say)
                 from crawler.reports.duplicates import compare_posts, put_label
 
-                if order.kind == "compare":
-                    return await compare_posts(db, config, order.posts, None, by_datasketch=False)
-                assert order.now is not None
-                return await put_label(
-                    db, config, order.posts, order.now, same=order.same, by=order.by
-                )
+                if job.kind == "compare":
+                    return await compare_posts(db, config, job.posts, None, by_datasketch=False)
+                assert job.now is not None
+                return await put_label(db, config, job.posts, job.now, same=job.same, by=job.by)
 
         await serve(run)
 
 
-async def _planned(db: Database, config: Config, order: JobRequest, say: Say) -> Any:
+async def _planned(db: Database, config: Config, job: JobRequest, say: Say) -> Any:
     from crawler.planning.budget_forecast import (
         curve_of,
         feed_curve_of,
@@ -136,43 +134,43 @@ async def _planned(db: Database, config: Config, order: JobRequest, say: Say) ->
     )
     from crawler.planning.options import FEEDS, PAGES
 
-    if order.kind == CURVE:
-        return await curve_of(db, config, order.objective, say)
-    if order.kind == FEED_CURVE:
+    if job.kind == CURVE:
+        return await curve_of(db, config, job.objective, say)
+    if job.kind == FEED_CURVE:
         return await feed_curve_of(db, config, say)
-    assert order.budget is not None
-    if order.kind == PREVIEW:
-        return await preview_of(db, config, order.budget, order.objective, say)
-    if order.kind == FEED_PREVIEW:
-        return await feed_preview_of(db, config, order.budget, say)
-    if order.kind == FEED_APPLY:
-        request = feed_request(order.budget, dry_run=False)
-        return await _applied(db, config, order, request, FEEDS, say)
-    assert order.kind == APPLY
-    request = request_of(order.budget, order.objective, dry_run=False)
-    return await _applied(db, config, order, request, PAGES, say)
+    assert job.budget is not None
+    if job.kind == PREVIEW:
+        return await preview_of(db, config, job.budget, job.objective, say)
+    if job.kind == FEED_PREVIEW:
+        return await feed_preview_of(db, config, job.budget, say)
+    if job.kind == FEED_APPLY:
+        request = feed_request(job.budget, dry_run=False)
+        return await _applied(db, config, job, request, FEEDS, say)
+    assert job.kind == APPLY
+    request = request_of(job.budget, job.objective, dry_run=False)
+    return await _applied(db, config, job, request, PAGES, say)
 
 
 async def _applied(
-    db: Database, config: Config, order: JobRequest, request: ReplanRequest, kind: str, say: Say
+    db: Database, config: Config, job: JobRequest, request: ReplanRequest, kind: str, say: Say
 ) -> ReplanReport:
     """Make and store a plan; raises Busy if the plans in effect have changed since the dry run."""
     from crawler.planning.budget_forecast import plans_in_effect
     from crawler.planning.replan import replan_parts
 
     async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
-        if await plans_in_effect(db, config, kind) != list(order.plans):
+        if await plans_in_effect(db, config, kind) != list(job.plans):
             raise Busy(CHANGED)
         (report,) = await replan_parts(db, config, request, say)
         return report
 
 
-def simulated(config: Config, order: JobRequest, say: Say) -> Any:
+def simulated(config: Config, job: JobRequest, say: Say) -> Any:
     """Return the report of `scrapy simulate pages --history` for the policies of a request."""
     from crawler.planning.simulate_pages import PageSimulation
 
     opts = argparse.Namespace(
-        policy=list(order.policies) or None, budget=[repr(order.budget)] if order.budget else None,
+        policy=list(job.policies) or None, budget=[repr(job.budget)] if job.budget else None,
         history="", daily_cap=None, closed_loop=False, replan_every=None, start=None, split=None,
         stop=None, visits_out=None, plot=None, changes=None, pages=None,
     )  # fmt: skip

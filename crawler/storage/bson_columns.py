@@ -37,8 +37,8 @@ SIZES[[DOUBLE, DATE, TIMESTAMP, INT64]] = 8
 SIZES[[OBJECT_ID, BOOLEAN, INT32, DECIMAL]] = 12, 1, 4, 16
 # Bytes that the length of a value does not count: the length itself, the subtype of a binary, and
 # the ObjectId of a pointer.
-BESIDE_LENGTH = np.zeros(256, np.int64)
-BESIDE_LENGTH[[STRING, CODE, SYMBOL, BINARY, POINTER]] = 4, 4, 4, 5, 16
+EXTRA_BYTES = np.zeros(256, np.int64)
+EXTRA_BYTES[[STRING, CODE, SYMBOL, BINARY, POINTER]] = 4, 4, 4, 5, 16
 SIZES[[STRING, DOCUMENT, ARRAY, BINARY, POINTER, CODE, SYMBOL, SCOPED_CODE]] = LENGTH_FIRST
 # Bytes of an empty document, and of an ObjectId as text.
 SMALLEST, HEX_BYTES = 5, 24
@@ -76,7 +76,7 @@ class Batch:
 
     def __init__(self, data: bytes, paths: Sequence[str]) -> None:
         self._data, self._paths = _bytes(data), paths
-        begins, sizes = _begins(self._data), (SIZES, BESIDE_LENGTH)
+        begins, sizes = _begins(self._data), (SIZES, EXTRA_BYTES)
         self._types, self._places, complete = _located(self._data, begins, fields_of(paths), sizes)
         if not complete or begins[-1] != len(data):
             raise StorageError("the server sent a damaged document")
@@ -94,7 +94,7 @@ class Batch:
 
     def first_texts(self, path: str) -> Texts:
         """Return the first element of each array; empty if it is not a text."""
-        elements = _first_elements(self._data, *self._values_of(path), (SIZES, BESIDE_LENGTH))
+        elements = _first_elements(self._data, *self._values_of(path), (SIZES, EXTRA_BYTES))
         return _as_texts(_texts(self._data, *elements))
 
     def rows_of_same_texts(self, path: str, other: str) -> Ints:

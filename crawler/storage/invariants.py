@@ -7,7 +7,7 @@ does not depend on their size. The largest object in memory is one cluster.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,6 +21,7 @@ from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.index import META
 from crawler.storage.targets import EPOCH
+from crawler.utils.process import Say
 
 BATCH = 1000
 # Posts without a signature are read in smaller batches: each may have a long text.
@@ -38,7 +39,6 @@ POST_FIELDS = (
     "spider", "feed", "content_hash", "visit", "changed_at", "page.url", "page.at", "page.visit",
     "page.content_hash",
 )  # fmt: skip
-Say = Callable[[str], None]
 
 
 class Invariant(StrEnum):

@@ -47,8 +47,8 @@ from crawler.storage.schema import (
     prepare,
 )
 from crawler.storage.validators import VALIDATORS
+from crawler.utils.process import Say
 
-Say = Callable[[str], None]
 RAW = CodecOptions(document_class=RawBSONDocument)
 BATCH, BATCH_BYTES = 1000, 8 * 1024**2
 # Collections with data: neither MongoDB's own, nor those of an unfinished restore.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from crawler.planning.budget_curve import FeedStanding, verdict_of_feed
+from crawler.planning.budget_curve import FeedResults, verdict_of_feed
 from crawler.storage.accounts.schemas import Role
 from tests.integration.harness import Db, Row
 from tests.integration.known_feeds import feed, some_feeds
@@ -181,13 +181,13 @@ def test_viewers_see_the_feed_curve_but_cannot_write(stored: tuple[Db, str]) -> 
 
 
 def test_verdict_compares_missed_posts_then_delay() -> None:
-    def standing(missed: float, delay: float) -> FeedStanding:
+    def results_of(missed: float, delay: float) -> FeedResults:
         return {"requests_per_day": 1.0, "missed_share": missed, "delay_hours": delay}
 
-    now = standing(0.1, 10)
-    assert verdict_of_feed(now, standing(0.05, 20)) == "wins"
-    assert verdict_of_feed(now, standing(0.2, 1)) == "loses"
-    assert verdict_of_feed(now, standing(0.1, 9)) == "wins"
-    assert verdict_of_feed(now, standing(0.101, 11)) == "loses"
-    assert verdict_of_feed(now, standing(0.1, 10.2)) == "same"
-    assert verdict_of_feed(standing(0, 0), standing(0, 0)) == "same"
+    now = results_of(0.1, 10)
+    assert verdict_of_feed(now, results_of(0.05, 20)) == "wins"
+    assert verdict_of_feed(now, results_of(0.2, 1)) == "loses"
+    assert verdict_of_feed(now, results_of(0.1, 9)) == "wins"
+    assert verdict_of_feed(now, results_of(0.101, 11)) == "loses"
+    assert verdict_of_feed(now, results_of(0.1, 10.2)) == "same"
+    assert verdict_of_feed(results_of(0, 0), results_of(0, 0)) == "same"

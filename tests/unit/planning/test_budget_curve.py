@@ -13,7 +13,7 @@ from crawler.errors import ConfigError
 from crawler.planning.budget_curve import (
     BudgetCurve,
     Objective,
-    Standing,
+    PageResults,
     forecast,
     place_of,
     sample_points,
@@ -26,7 +26,7 @@ from crawler.reports.jobs import POLICY_NAMES
 from schedules.terms import POLICIES
 
 
-def standing(per_day: float, freshness: float, age_days: float | None) -> Standing:
+def results_of(per_day: float, freshness: float, age_days: float | None) -> PageResults:
     return {"requests_per_day": per_day, "freshness": freshness, "age_days": age_days}
 
 
@@ -37,21 +37,21 @@ def curve() -> BudgetCurve:
         "at": datetime(2026, 3, 2, tzinfo=UTC), "objective": "balanced", "targets": 30,
         "sampled": 30, "budget_per_day": 30.0, "plans": [], "requests_per_day": points,
         "price": [None, 5.0, 1.0], "freshness": [0.5, 0.7, 0.8], "age_days": [4.0, 2.0, 1.0],
-        "current": standing(30.0, 0.6, None), "warnings": [],
+        "current": results_of(30.0, 0.6, None), "warnings": [],
         "sites": [
             {"site": "busy", "targets": 10, "requests_per_day": [5.0, 15.0, 30.0],
              "freshness": [0.2, 0.5, 0.7], "age_days": [8.0, 3.0, 1.5],
-             "current": standing(28.0, 0.69, 1.6)},
+             "current": results_of(28.0, 0.69, 1.6)},
             {"site": "quiet", "targets": 20, "requests_per_day": [5.0, 5.0, 10.0],
              "freshness": [0.65, 0.8, 0.85], "age_days": [2.0, 1.5, 0.75],
-             "current": standing(2.0, 0.55, None)},
+             "current": results_of(2.0, 0.55, None)},
         ],
     }  # fmt: skip
 
 
 def test_forecast_interpolates_between_points() -> None:
     result = forecast(curve(), 30)
-    assert result["planned"] == standing(30.0, pytest.approx(0.75), pytest.approx(1.5))
+    assert result["planned"] == results_of(30.0, pytest.approx(0.75), pytest.approx(1.5))
     assert result["price"] == 1.0, "the value of the next step"
     assert sum(site["planned"]["requests_per_day"] for site in result["sites"]) == 30.0
     assert [(site["site"], site["verdict"]) for site in result["sites"]] == [
@@ -95,7 +95,7 @@ def test_sample_points_include_both_ends() -> None:
 def test_verdicts(
     before: tuple[float, float | None], after: tuple[float, float | None], verdict: str
 ) -> None:
-    assert verdict_of(standing(1, *before), standing(1, *after)) == verdict
+    assert verdict_of(results_of(1, *before), results_of(1, *after)) == verdict
 
 
 def test_names_match_planner() -> None:

@@ -142,7 +142,7 @@ def exports() -> Iterator[str]:
             # The fields of a content depend on the site definition, and have no schema.
             for part in column.path.split("."):
                 schema = schema.get("properties", {}).get(part, schema)
-            yield row(f"`{column.name}`", column.kind, column.description or schema["description"])
+            yield row(f"`{column.name}`", column.type, column.description or schema["description"])
 
 
 def metrics(catalog: Callable[[], list[Described]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,10 +154,6 @@ class _Hashed:
         self._out.write(data)
         self._hash.update(data)
         self.size += len(data)
-
-    def writelines(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self.write(line)
 
     def copy(self, path: Path, size: int) -> None:
         """Write the first `size` bytes of a WARC file."""

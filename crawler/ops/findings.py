@@ -15,7 +15,6 @@ from crawler.utils.text import count
 
 # Width of the first column: the longest status and a space.
 STATUS_CHARACTERS = 9
-# A callback that shows the check in progress.
 
 
 class Check(StrEnum):

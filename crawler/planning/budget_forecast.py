@@ -22,6 +22,7 @@ from crawler.planning.options import (
     FEEDS,
     OBJECTIVES,
     PAGES,
+    Part,
     PlanOptions,
     ReplanRequest,
     budget_of,
@@ -66,8 +67,8 @@ POINTS = 64
 MAX_TARGETS, MIN_OF_SITE = 10_000, 50
 # Maximum number of sites whose curve or moves are shown separately; the others are combined.
 MAX_SITES = 300
-# Targets listed with their old and new visits.
-MAX_MOVES = 50
+# Targets listed with their old and new visits, and the smallest change of visits a week.
+MAX_MOVES, MIN_MOVE = 50, 1e-9
 MAX_URL_CHARACTERS = 2000
 # Points of the curve of feeds. Each of them is a whole plan.
 FEED_POINTS = 20
@@ -80,14 +81,7 @@ DIGITS = 6
 
 async def curve_of(db: Database, config: Config, objective: str | None, say: Say) -> BudgetCurve:
     """Return the curve of all pages. Raises ConfigError if there are none."""
-    say("reading pages")
-    now = Clock(config.clock_offset_hours).now()
-    request = ReplanRequest(PlanOptions("optimal", objective), None, PAGES)
-    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
-    (part,) = parts_of(request, stored, of_feeds, config)
-    gathered = await gathered_of(db, config, now, part.spiders)
-    effect = await effect_of(db, gathered.watched, now, everything=True)
-    budget = budget_of(gathered, PlanOptions(), effect, hours_of(now))
+    part, gathered, budget_per_day, now = await _read(db, config, PAGES, objective, say)
     say(f"estimating the change rates of {count(len(gathered.watched), 'page')}")
     estimates = estimate(gathered.population, gathered.histories)
     aim = part.options.objective or BALANCED
@@ -96,10 +90,25 @@ async def curve_of(db: Database, config: Config, objective: str | None, say: Say
     if not (gathered.histories.until > gathered.histories.since).any():
         warnings.append("no page has been observed twice yet: this is the curve of average pages")
     return curve | {
-        "budget_per_day": budget.per_day if math.isfinite(budget.per_day) else None,
-        "plans": await plans_in_effect(db, config),
+        "budget_per_day": budget_per_day,
+        "plans": await plans_in_effect(db, config, PAGES),
         "warnings": warnings,
     }
+
+
+async def _read(
+    db: Database, config: Config, kind: str, objective: str | None, say: Say
+) -> tuple[Part, Gathered, float | None, datetime]:
+    """Return all targets of a kind, their current budget if it is bounded, and the time."""
+    say(f"reading {kind}")
+    now = Clock(config.clock_offset_hours).now()
+    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
+    request = request_of(kind, None, objective, dry_run=True)
+    (part,) = parts_of(request, stored, of_feeds, config)
+    gathered = await gathered_of(db, config, now, part.spiders)
+    effect = await effect_of(db, gathered.watched, now, everything=True)
+    per_day = budget_of(gathered, PlanOptions(), effect, hours_of(now)).per_day
+    return part, gathered, per_day if math.isfinite(per_day) else None, now
 
 
 def _curve(
@@ -206,26 +215,35 @@ def in_effect(gathered: Gathered, rows: Ints) -> Schedules:
     return chosen_of(planned.visits_per_week > 0, planned, fixed)
 
 
-def request_of(budget: float, objective: str | None, *, dry_run: bool) -> ReplanRequest:
-    """Return the request of `scrapy replan --kind pages --policy optimal --budget N`."""
+def request_of(
+    kind: str, budget: float | None, objective: str | None = None, *, dry_run: bool
+) -> ReplanRequest:
+    """Return the request of `scrapy replan --kind KIND --policy optimal --budget N`."""
     options = PlanOptions("optimal", objective, budget)
-    options.check(feeds=False)
-    return ReplanRequest(options, None, PAGES, dry_run=dry_run)
+    options.check(feeds=kind == FEEDS)
+    return ReplanRequest(options, None, kind, dry_run=dry_run)
 
 
 async def preview_of(
     db: Database, config: Config, budget: float, objective: str | None, say: Say
 ) -> BudgetPreview:
     """Return the moves of a replan with this budget, without storing the plan."""
+    current = await plans_in_effect(db, config, PAGES)
+    request = request_of(PAGES, budget, objective, dry_run=True)
+    return _moves(*await _planned(db, config, request, say)) | {"plans": current}
+
+
+async def _planned(
+    db: Database, config: Config, request: ReplanRequest, say: Say
+) -> tuple[Replan, ReplanReport]:
+    """Make the plan of a request for one kind of targets."""
     made: list[Replan] = []
-    current = await plans_in_effect(db, config)
-    request = request_of(budget, objective, dry_run=True)
     (report,) = await replan_parts(db, config, request, say, made.append)
     say("comparing the plans")
-    return moves_of(made[0], report) | {"plans": current}
+    return made[0], report
 
 
-async def plans_in_effect(db: Database, config: Config, kind: str = PAGES) -> list[str]:
+async def plans_in_effect(db: Database, config: Config, kind: str) -> list[str]:
     """Return the ids of the latest plans of all spiders of a kind, without duplicates."""
     now = Clock(config.clock_offset_hours).now()
     of_feeds = set(await targets.feed_spiders(db))
@@ -235,7 +253,7 @@ async def plans_in_effect(db: Database, config: Config, kind: str = PAGES) -> li
     return sorted({str(plan["_id"]) for plan in latest if plan is not None})
 
 
-def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
+def _moves(replan: Replan, report: ReplanReport) -> BudgetPreview:
     """Return the moves of a plan by site, and its biggest ones; plans are added later."""
     gathered, made, written = replan.gathered, replan.plan, replan.written
     assert isinstance(made, Plan), "plans of feeds have neither freshness nor age"
@@ -250,7 +268,7 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
     ones = np.ones(len(rows))
     current = _SiteSums.of(population, ones, old, *expected)
     planned = _SiteSums.of(population, ones, new, stale, age_days)
-    changed = written & (np.abs(after - before) > 1e-9)
+    changed = written & (np.abs(after - before) > MIN_MOVE)
 
     def number(flags: Flags, group: Ints) -> int:
         return int(np.count_nonzero(flags & np.isin(population.site, group)))
@@ -269,8 +287,6 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
             gathered, current.counts, np.abs(planned.per_day - current.per_day)
         )
     ]
-    # The key breaks ties, so that the list does not depend on the order in the database.
-    biggest = np.lexsort((population.key, -np.abs(after - before)))[:MAX_MOVES]
     everything = np.arange(population.sites)
     return {
         "report": report,
@@ -288,33 +304,28 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
                 "freshness": float(1 - stale[row]),
                 "changes_per_week": float(made.rate[row]),
             }
-            for row in biggest[changed[biggest]].tolist()
+            for row in _biggest_moves(population, before, after, changed)
             for site, _, url in [gathered.watched.ids[row].partition(" ")]
         ],
     }
 
 
+def _biggest_moves(
+    population: Population, before: Floats, after: Floats, changed: Flags
+) -> list[int]:
+    """Return the targets whose visits a week change most, among the changed ones."""
+    # The key breaks ties, so that the list does not depend on the order in the database.
+    biggest = np.lexsort((population.key, -np.abs(after - before)))[:MAX_MOVES]
+    rows: list[int] = biggest[changed[biggest]].tolist()
+    return rows
+
+
 async def feed_curve_of(db: Database, config: Config, say: Say) -> FeedBudgetCurve:
     """Return the curve of all feeds. Raises ConfigError if there are none."""
-    say("reading feeds")
-    now = Clock(config.clock_offset_hours).now()
-    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
-    (part,) = parts_of(feed_request(None, dry_run=True), stored, of_feeds, config)
-    gathered = await gathered_of(db, config, now, part.spiders)
-    effect = await effect_of(db, gathered.watched, now, everything=True)
-    budget = budget_of(gathered, PlanOptions(), effect, hours_of(now))
+    _, gathered, budget_per_day, now = await _read(db, config, FEEDS, None, say)
     curve = _curve_of_feeds(gathered, now, say)
-    return curve | {
-        "budget_per_day": budget.per_day if math.isfinite(budget.per_day) else None,
-        "plans": await plans_in_effect(db, config, FEEDS),
-    }
-
-
-def feed_request(budget: float | None, *, dry_run: bool) -> ReplanRequest:
-    """Return the request of `scrapy replan --kind feeds --policy optimal --budget N`."""
-    options = PlanOptions("optimal", budget=budget)
-    options.check(feeds=True)
-    return ReplanRequest(options, None, FEEDS, dry_run=dry_run)
+    plan_ids = await plans_in_effect(db, config, FEEDS)
+    return curve | {"budget_per_day": budget_per_day, "plans": plan_ids}
 
 
 def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCurve:
@@ -436,23 +447,19 @@ async def feed_preview_of(
     db: Database, config: Config, budget: float, say: Say
 ) -> FeedBudgetPreview:
     """Return the moves of a replan of feeds with this budget, without storing the plan."""
-    made: list[Replan] = []
-    in_force = await plans_in_effect(db, config, FEEDS)
-    request = feed_request(budget, dry_run=True)
-    (report,) = await replan_parts(db, config, request, say, made.append)
-    say("comparing the plans")
-    gathered, plan, written = made[0].gathered, made[0].plan, made[0].written
+    plan_ids = await plans_in_effect(db, config, FEEDS)
+    request = request_of(FEEDS, budget, dry_run=True)
+    replan, report = await _planned(db, config, request, say)
+    gathered, plan, written = replan.gathered, replan.plan, replan.written
     assert isinstance(plan, FeedsPlan), "plans of pages have neither misses nor delays"
     everything = np.arange(len(gathered.population))
     old, window = in_effect(gathered, everything), windows_of(gathered)
     new = chosen_of(written, plan.schedules, old)
     current, planned = (_FeedSums.of(plan.posting, window, schedules) for schedules in (old, new))
     before, after = old.visits_per_week, new.visits_per_week
-    changed = written & (np.abs(after - before) > 1e-9)
-    # The key breaks ties, so that the list does not depend on the order in the database.
-    biggest = np.lexsort((gathered.population.key, -np.abs(after - before)))[:MAX_MOVES]
+    changed = written & (np.abs(after - before) > MIN_MOVE)
     moves: list[FeedMove] = []
-    for row in biggest[changed[biggest]].tolist():
+    for row in _biggest_moves(gathered.population, before, after, changed):
         spider, _, url = gathered.watched.ids[row].partition(" ")
         moves.append(
             {
@@ -467,7 +474,7 @@ async def feed_preview_of(
         )
     return {
         "report": report,
-        "plans": in_force,
+        "plans": plan_ids,
         "current": current.results(everything),
         "planned": planned.results(everything),
         "more": int(np.count_nonzero(changed & (after > before))),

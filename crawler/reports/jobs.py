@@ -128,7 +128,6 @@ async def _planned(db: Database, config: Config, job: JobRequest, say: Say) -> A
         curve_of,
         feed_curve_of,
         feed_preview_of,
-        feed_request,
         preview_of,
         request_of,
     )
@@ -144,10 +143,10 @@ async def _planned(db: Database, config: Config, job: JobRequest, say: Say) -> A
     if job.kind == FEED_PREVIEW:
         return await feed_preview_of(db, config, job.budget, say)
     if job.kind == FEED_APPLY:
-        request = feed_request(job.budget, dry_run=False)
+        request = request_of(FEEDS, job.budget, dry_run=False)
         return await _applied(db, config, job, request, FEEDS, say)
     assert job.kind == APPLY
-    request = request_of(job.budget, job.objective, dry_run=False)
+    request = request_of(PAGES, job.budget, job.objective, dry_run=False)
     return await _applied(db, config, job, request, PAGES, say)
 
 

@@ -25,8 +25,6 @@ from crawler.storage.field_schemas import (
 AUDIT_SECONDS = 400 * 24 * 3600
 # The server deletes a document when the time in the field has passed.
 AT_ITS_TIME = 0
-
-
 # Maximum number of entries in the document of a reader, which has about 150 kB at most.
 MAX_SITES, MAX_RANGES, MAX_PAGES, MAX_MUTES = 1000, 100, 2000, 50
 
@@ -46,7 +44,7 @@ class Scope(StrEnum):
 
 
 def _rows(max_items: int, description: str, fields: Document) -> Document:
-    """Return the schema of an array of at most `most` documents with these fields."""
+    """Return the schema of an array of at most `max_items` documents with these fields."""
     rows = document(list(fields), description, fields)
     return typed("array", description) | {"items": rows, "maxItems": max_items}
 

@@ -30,8 +30,8 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
+from crawler.exchange.destinations import DRAFT, Store
 from crawler.exchange.formats import Format, Writer, documents_in, suffix_of, writer_of
-from crawler.exchange.stores import DRAFT, Store
 from crawler.exchange.tables import SCHEMA, Table, iso, midnight
 from crawler.storage.client import Database, Document
 from crawler.storage.exports import (

@@ -91,9 +91,9 @@ class Command(FreshetCommand):
         self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]
     ) -> list[TableExport]:
         """Export one table or all tables, and return a report for each."""
+        from crawler.exchange.destinations import store_of
         from crawler.exchange.exports import Export, Request
         from crawler.exchange.formats import Format
-        from crawler.exchange.stores import store_of
         from crawler.exchange.tables import TABLES
         from crawler.storage import leases, targets
         from crawler.storage.client import opened, storage_errors

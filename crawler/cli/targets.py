@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
     from crawler.storage.target_queries import TargetCounts, TargetState
 
-# The values of `crawler.storage.target_queries.State`.
+# The values of `crawler.storage.target_queries.ListedState`.
 STATES_LISTED = {
     "errors": "whose last visit failed",
     "due": "that are due",
@@ -108,7 +108,7 @@ def _print_list(config: Config, opts: argparse.Namespace) -> None:
     from crawler.storage import target_queries, targets
 
     now = Clock(config.clock_offset_hours).now
-    state = None if opts.state is None else target_queries.State(opts.state)
+    state = None if opts.state is None else target_queries.ListedState(opts.state)
 
     async def read(db: Database) -> tuple[list[TargetState], int]:
         spiders = await targets.spiders(db)

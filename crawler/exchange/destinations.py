@@ -26,7 +26,7 @@ SCHEME = "://"
 MAX_MOVES = 8
 
 
-class Store(ABC):
+class Destination(ABC):
     """A place for files. Paths are relative, with `/`.
 
     name:      for messages, without passwords
@@ -70,8 +70,8 @@ class Store(ABC):
             self.put(draft, path)
 
 
-def store_of(address: str) -> Store:
-    """Return the store of a folder, or of a URL such as `s3://bucket/freshet`.
+def destination_of(address: str) -> Destination:
+    """Return the destination for a folder, or for a URL such as `s3://bucket/freshet`.
 
     Raises ConfigError if the URL needs a driver that is not installed.
     """
@@ -82,7 +82,7 @@ def store_of(address: str) -> Store:
     return _Remote(address)
 
 
-class _Folder(Store):
+class _Folder(Destination):
     def __init__(self, root: Path) -> None:
         self._root, self.name, self.max_moves = root, str(root), MAX_MOVES
 
@@ -131,7 +131,7 @@ class _Folder(Store):
                 draft.unlink(missing_ok=True)
 
 
-class _Remote(Store):
+class _Remote(Destination):
     """A file system of fsspec. Its driver finds credentials, for example in the environment."""
 
     def __init__(self, url: str) -> None:

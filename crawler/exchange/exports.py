@@ -30,7 +30,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.exchange.destinations import DRAFT, Store
+from crawler.exchange.destinations import DRAFT, Destination
 from crawler.exchange.formats import Format, Writer, documents_in, suffix_of, writer_of
 from crawler.exchange.tables import SCHEMA, Table, iso, midnight
 from crawler.storage.client import Database, Document
@@ -137,10 +137,12 @@ class _Written:
 
 
 class Export:
-    """The export of one table into a store. Raises ConfigError if the store has another format."""
+    """The export of one table. Raises ConfigError if the destination has another format."""
 
-    def __init__(self, db: Database, store: Store, table: Table, request: Request) -> None:
-        self._db, self._store, self._table, self._request = db, store, table, request
+    def __init__(
+        self, db: Database, destination: Destination, table: Table, request: Request
+    ) -> None:
+        self._db, self._destination, self._table, self._request = db, destination, table, request
         self._suffix = suffix_of(request.file_format, compressed=request.compressed)
         self._manifest_path = f"{table.name}/{MANIFEST}"
         self._manifest = self._read_manifest()
@@ -164,7 +166,7 @@ class Export:
             spiders = [spider for spider in spiders if spider in request.spiders]
         parts = await self._parts(spiders)
         done, total = 0, sum(part.rows for part in parts)
-        partitions = _Partitions(self._table, request, self, self._store.max_moves)
+        partitions = _Partitions(self._table, request, self, self._destination.max_moves)
         try:
             async with aclosing(_ahead(self._batches(parts))) as batches:
                 async for part, batch in batches:
@@ -180,7 +182,7 @@ class Export:
         newest = max((entry["newest"] or "" for entry in self._files.values()), default="")
         return {
             "table": name,
-            "folder": f"{self._store.name}/{name}",
+            "folder": f"{self._destination.name}/{name}",
             "files": len(self._written),
             "rows": sum(entry["rows"] for entry in self._written),
             "bytes": sum(entry["bytes"] for entry in self._written),
@@ -200,7 +202,7 @@ class Export:
 
     def draft(self, path: str) -> AbstractContextManager[Path]:
         """Yield the name of a local file to write, for `replace`."""
-        return self._store.draft(path)
+        return self._destination.draft(path)
 
     def replace(self, draft: Path, place: ExitStack, written: _Written) -> _Written | None:
         """Move a complete draft to its path, unless the file there has the same bytes.
@@ -215,7 +217,7 @@ class Export:
                 written.entry["bytes"] = file.seek(0, os.SEEK_END)
             if self._files.get(written.path) == written.entry:
                 return None
-            self._store.put(draft, written.path)
+            self._destination.put(draft, written.path)
             return written
 
     def record(self, written: _Written | None) -> None:
@@ -229,8 +231,8 @@ class Export:
             self._save()
 
     def _read_manifest(self) -> Manifest:
-        place = f"{self._store.name}/{self._manifest_path}"
-        stored = self._store.read(self._manifest_path)
+        place = f"{self._destination.name}/{self._manifest_path}"
+        stored = self._destination.read(self._manifest_path)
         file_format = self._suffix.removeprefix(".")
         if stored is None:
             return {"format": file_format, "files": {}}
@@ -258,10 +260,10 @@ class Export:
 
     def _check_files(self) -> None:
         """Delete drafts of an interrupted export, and entries of missing or incomplete files."""
-        sizes = self._store.sizes(self._table.name)
+        sizes = self._destination.sizes(self._table.name)
         for path in sizes:
             if path.endswith(DRAFT):
-                self._store.remove(path)
+                self._destination.remove(path)
         for path, entry in list(self._files.items()):
             if sizes.get(path) != entry["bytes"]:
                 del self._files[path]
@@ -318,7 +320,7 @@ class Export:
     ) -> Iterator[Iterator[Document]]:
         """Yield the documents in a file, in its order. only: those with these `_id`s."""
         request = self._request
-        with self._store.opened(path) as file:
+        with self._destination.opened(path) as file:
             rows = documents_in(
                 file, self._table, request.file_format, compressed=request.compressed
             )
@@ -333,7 +335,7 @@ class Export:
                     yield row
         except (ValueError, TypeError, LookupError, EOFError, StopIteration):
             raise ConfigError(
-                f"{self._store.name}/{path}: damaged. Delete it to write it again"
+                f"{self._destination.name}/{path}: damaged. Delete it to write it again"
             ) from None
 
     async def _batches(self, parts: list[_Part]) -> AsyncGenerator[tuple[_Part, bytes]]:
@@ -347,7 +349,7 @@ class Export:
         """Remove files of spiders that are no longer stored, and save the manifest."""
         if self._table.time is None and self._table.by_spider and not self._request.spiders:
             for path in self._files.keys() - {self.path_of(spider, None) for spider in spiders}:
-                self._store.remove(path)
+                self._destination.remove(path)
                 del self._files[path]
                 self._removed += 1
                 self._is_saved = False
@@ -356,7 +358,7 @@ class Export:
 
     def _save(self) -> None:
         content = json.dumps(self._manifest, indent=1, sort_keys=True)
-        self._store.write(self._manifest_path, content.encode())
+        self._destination.write(self._manifest_path, content.encode())
         self._saved_at, self._is_saved = steady_seconds(), True
 
 

@@ -118,7 +118,7 @@ class ExplainedFeed(TypedDict):
     """Cause of the last failure; null after a success."""
 
 
-class VisitCounts(TypedDict):
+class PlannedVisits(TypedDict):
     """Numbers of visits."""
 
     made: int
@@ -156,7 +156,7 @@ class Explanation(TypedDict):
     """Schedule; null before the first plan and for aliases."""
     planned_at: datetime | None
     """Time of the replan; null if the plan is no longer stored."""
-    visits: VisitCounts
+    visits: PlannedVisits
     """Numbers of visits."""
     reasons: list[str]
     """Sentences that explain when and why the target is visited."""

@@ -56,7 +56,7 @@ class IgnoredData(TypedDict):
     """Number of targets with visits in the future."""
 
 
-class IntervalLimits(TypedDict):
+class SpiderIntervals(TypedDict):
     """Limits of the intervals of a spider."""
 
     spider: str
@@ -110,7 +110,7 @@ class ReplanReport(TypedDict):
     """Expected results."""
     ignored: IgnoredData
     """Data that the plan does not use."""
-    limits: list[IntervalLimits]
+    limits: list[SpiderIntervals]
     """For the policy `adaptive`: limits of the intervals."""
     warnings: list[str]
     """Warnings."""

@@ -128,7 +128,7 @@ class History(TypedDict):
     """Posts of feeds with the same URL."""
 
 
-class Difference(TypedDict):
+class VersionDifference(TypedDict):
     """The difference between two versions."""
 
     url: str
@@ -197,7 +197,7 @@ async def history_of(
     }
 
 
-def difference(history: History, positions: tuple[int, int]) -> Difference:
+def difference(history: History, positions: tuple[int, int]) -> VersionDifference:
     """Return the difference between two versions of a history, by their positions."""
     versions = history["versions"]
     before, after = versions[positions[0]], versions[positions[1]]

@@ -141,7 +141,7 @@ OUTCOMES = ("new", "changed", "gone")
 MAX_CHARACTERS = 2000
 
 
-class Part(TypedDict):
+class TextPart(TypedDict):
     """A part of a changed field."""
 
     kind: PartKind
@@ -155,7 +155,7 @@ class FieldChange(TypedDict):
 
     name: str
     """Name of the field."""
-    parts: list[Part]
+    parts: list[TextPart]
     """Its text before and after, in parts."""
 
 

@@ -24,7 +24,7 @@ from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
 from crawler.storage.client import MongoRetry, Store
 from crawler.storage.outbox import MAX_COUNTED
-from crawler.storage.stats import NUMBERS, Notifications, Sample, SpiderStats, State, Stats
+from crawler.storage.stats import NUMBERS, CountedState, Notifications, Sample, SpiderStats, Stats
 from crawler.utils.prometheus import Described, by_spider, described, gauge
 from crawler.utils.time import Clock
 
@@ -180,7 +180,7 @@ def _by_field(
         yield by_spider(name, text, values)
 
 
-def _targets(states: Counter[State]) -> Iterator[Metric]:
+def _targets(states: Counter[CountedState]) -> Iterator[Metric]:
     kinds = {(state.spider, str(kind)): 0 for state in states for kind in Kind}
     never, longest = (dict.fromkeys((state.spider for state in states), 0) for _ in range(2))
     failing = {(state.spider, str(minimum)): 0 for state in states for minimum in IN_A_ROW}

@@ -50,7 +50,7 @@ class Segment(TypedDict):
     """Number of characters in the versions; more than in `text` if it was shortened."""
 
 
-class Part(TypedDict):
+class DiffPart(TypedDict):
     """Consecutive lines of a field."""
 
     kind: PartKind
@@ -68,7 +68,7 @@ class FieldDiff(TypedDict):
     """Name of the field."""
     kind: FieldKind
     """`same`, `changed`, `deleted`: only in the first version, `inserted`: only in the second."""
-    parts: list[Part]
+    parts: list[DiffPart]
     """The lines of the field; empty for `same`."""
 
 
@@ -171,7 +171,7 @@ class _Builder:
         parts = [] if self.is_full else list(self._parts(before, after))
         return {"name": shown, "kind": kind, "parts": parts}
 
-    def _parts(self, before: Sequence[str], after: Sequence[str]) -> Iterator[Part]:
+    def _parts(self, before: Sequence[str], after: Sequence[str]) -> Iterator[DiffPart]:
         opcodes = list(self._matcher.opcodes(before, after))
         for n, (equal, i, i_end, j, j_end) in enumerate(opcodes):
             if self.is_full:
@@ -185,7 +185,7 @@ class _Builder:
             old, new = "\n".join(before[i:i_end]), "\n".join(after[j:j_end])
             yield {"kind": "changed", "lines": lines, "segments": list(self._words(old, new))}
 
-    def _unchanged(self, lines: Sequence[str], head: int, tail: int) -> Iterator[Part]:
+    def _unchanged(self, lines: Sequence[str], head: int, tail: int) -> Iterator[DiffPart]:
         """Yield unchanged lines, of which only the first `head` and last `tail` are shown."""
         # A fold takes one line, so folding one line gains nothing.
         if len(lines) <= head + tail + 1:
@@ -197,7 +197,7 @@ class _Builder:
         if tail:
             yield self._same(lines[-tail:])
 
-    def _same(self, lines: Sequence[str]) -> Part:
+    def _same(self, lines: Sequence[str]) -> DiffPart:
         text = "\n".join(lines)
         return {"kind": "same", "lines": len(lines), "segments": [self._segment("same", text)]}
 

@@ -158,7 +158,7 @@ def without_password(uri: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """The result of reading a server's clock.
 
     hello:         the server's answer, which includes the time
@@ -182,7 +182,9 @@ class Reading:
             )
 
 
-async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SAMPLES) -> Reading:
+async def read_clock(
+    client: AsyncMongoClient[Document], samples: int = CLOCK_SAMPLES
+) -> ClockReading:
     """Read the server's clock and follow it in this process; uses the fastest of the answers."""
     taken: list[tuple[float, float, float, Document]] = []
     for _ in range(samples):
@@ -194,7 +196,7 @@ async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SA
     server, half = hello["localTime"].astimezone(UTC), seconds / 2
     ahead = (datetime.fromtimestamp(wall, UTC) - server).total_seconds() + half
     moved = SERVER_TIME.follow(server, began + half, half + CLOCK_RESOLUTION_SECONDS)
-    return Reading(hello, ahead, moved, [sample[0] for sample in taken])
+    return ClockReading(hello, ahead, moved, [sample[0] for sample in taken])
 
 
 async def follow_clock(client: AsyncMongoClient[Document]) -> None:
@@ -261,7 +263,7 @@ class Store:
     client: AsyncMongoClient[Document]
     db: Database
     config: Config
-    clock: Reading
+    clock: ClockReading
     _following: asyncio.Task[None]
 
     @classmethod

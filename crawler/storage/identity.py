@@ -167,7 +167,7 @@ async def _copy(db: Database, collection: str, key: str, names: Document) -> Non
         return
 
 
-class FeedPost(NamedTuple):
+class CollectedPost(NamedTuple):
     """A post that a visit of a feed collected. link: key of its link."""
 
     visit: Visit
@@ -318,9 +318,9 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
         await clusters.settle(db, registry, touched)
 
 
-def _rows(batch: Iterable[Visit]) -> list[FeedPost]:
+def _rows(batch: Iterable[Visit]) -> list[CollectedPost]:
     return [
-        FeedPost(visit, key, link)
+        CollectedPost(visit, key, link)
         for visit in batch
         if visit.collected is not None
         for key, post in visit.collected.posts
@@ -349,7 +349,7 @@ def _name(visit: Visit, key: str, item: str | None) -> None:
 
 
 def _identify_posts(
-    rows: Sequence[FeedPost],
+    rows: Sequence[CollectedPost],
     resolved: Mapping[str, str | None],
     stored: Mapping[tuple[str, str], Sequence[StoredLink]],
 ) -> None:
@@ -400,7 +400,7 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
         _name(pages[key], key, final)
 
 
-async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | None]:
+async def _resolved(db: Database, rows: Sequence[CollectedPost]) -> dict[str, str | None]:
     """Return the items of links that are targets, by key; None: the link is not an item."""
     links = list({row.link for row in rows})
     watched: dict[str, list[Document]] = defaultdict(list)
@@ -430,7 +430,7 @@ async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | N
 
 
 async def _stored_links(
-    db: Database, rows: Sequence[FeedPost], resolved: Mapping[str, str | None]
+    db: Database, rows: Sequence[CollectedPost], resolved: Mapping[str, str | None]
 ) -> dict[tuple[str, str], list[StoredLink]]:
     """Return the stored feed posts with these links or items, by feed."""
     stored: dict[tuple[str, str], list[StoredLink]] = defaultdict(list)

@@ -60,7 +60,7 @@ class Invariant(StrEnum):
 
 
 @dataclass(slots=True)
-class Broken:
+class Violations:
     """The number of violations of an invariant, and the first examples."""
 
     count: int = 0
@@ -75,8 +75,8 @@ class Report:
     repairs:    updates of targets that are not applied yet
     """
 
-    broken: dict[Invariant, Broken] = field(
-        default_factory=lambda: {invariant: Broken() for invariant in Invariant}
+    broken: dict[Invariant, Violations] = field(
+        default_factory=lambda: {invariant: Violations() for invariant in Invariant}
     )
     uncompared: int = 0
     repairs: list[UpdateOne] = field(default_factory=list)

@@ -55,7 +55,7 @@ ROW: Document = {
 NUMBERS = tuple(ROW)
 
 
-class State(NamedTuple):
+class CountedState(NamedTuple):
     """A state that targets are counted by. errors: consecutive errors."""
 
     spider: str
@@ -133,7 +133,7 @@ class Stats:
     """
 
     spiders: dict[str, SpiderStats]
-    states: Counter[State]
+    states: Counter[CountedState]
     sample: Sample
     documents: dict[str, int]
     size: dict[str, float]
@@ -161,7 +161,7 @@ async def read(db: Database, now: datetime) -> Stats:
         return Stats(spiders, states, sample, documents, size, notifications)
 
 
-def targets_by_spider(states: Counter[State]) -> Counter[str]:
+def targets_by_spider(states: Counter[CountedState]) -> Counter[str]:
     """Return the number of targets of each spider."""
     of_spiders: Counter[str] = Counter()
     for state, n in states.items():
@@ -239,7 +239,7 @@ class _Columns:
         return Sample(names, spider.astype(np.int64), hours=hours, **numbers)
 
 
-async def scan_targets(db: Database, now: datetime) -> tuple[Counter[State], Sample]:
+async def scan_targets(db: Database, now: datetime) -> tuple[Counter[CountedState], Sample]:
     """Return the number of watched targets in each state, and a sample of them.
 
     The sample has about SAMPLE_SIZE targets of large spiders, and at most as many of small ones.
@@ -255,11 +255,11 @@ async def scan_targets(db: Database, now: datetime) -> tuple[Counter[State], Sam
         {"$match": watched()},
         {"$group": {"_id": key, "n": {"$sum": 1}, "rows": drawn}},
     ]
-    states: Counter[State] = Counter()
+    states: Counter[CountedState] = Counter()
     columns = _Columns(now)
     async for groups in aggregated_targets(db, stages):
         for group in groups:
-            state = State(**{"errors": 0} | group["_id"])
+            state = CountedState(**{"errors": 0} | group["_id"])
             states[state] += group["n"]
             columns.add(state.spider, group["rows"])
     if share < 1:

@@ -110,7 +110,7 @@ class TargetCounts(TypedDict):
     """Targets by spider."""
 
 
-class State(StrEnum):
+class ListedState(StrEnum):
     """A state to list targets by."""
 
     ERRORS = "errors"
@@ -121,7 +121,7 @@ class State(StrEnum):
 
 def chosen(
     spider: str | None,
-    state: State | None,
+    state: ListedState | None,
     match: str | None,
     now: datetime,
     spiders: Sequence[str] = (),
@@ -140,13 +140,13 @@ def chosen(
         return ({"_id": key} if key else {}), [("_id", ASCENDING)]
     if match is not None:
         query["url"] = {"$regex": f"^{like(match)}", "$options": "i"}
-    if state is State.DUE:
+    if state is ListedState.DUE:
         query.setdefault("spider", {"$in": list(spiders)})
         return query | {"next_visit": {"$lte": now}} | ALIVE, [("next_visit", ASCENDING)]
-    if state is State.ERRORS:
+    if state is ListedState.ERRORS:
         by_errors = [(name, DESCENDING) for name in ("spider", "consecutive_errors", "url")]
         return query | {"consecutive_errors": {"$gt": 0}}, by_errors
-    selected: Document = MUTED if state is State.MUTED else {"gone": True}
+    selected: Document = MUTED if state is ListedState.MUTED else {"gone": True}
     return query | selected, [("spider", ASCENDING), ("url", ASCENDING)]
 
 

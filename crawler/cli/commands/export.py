@@ -91,7 +91,7 @@ class Command(FreshetCommand):
         self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]
     ) -> list[TableExport]:
         """Export one table or all tables, and return a report for each."""
-        from crawler.exchange.destinations import store_of
+        from crawler.exchange.destinations import destination_of
         from crawler.exchange.exports import Export, Request
         from crawler.exchange.formats import Format
         from crawler.exchange.tables import TABLES
@@ -99,7 +99,7 @@ class Command(FreshetCommand):
         from crawler.storage.client import opened, storage_errors
 
         config = self.config
-        store = await asyncio.to_thread(store_of, address)
+        destination = await asyncio.to_thread(destination_of, address)
         async with opened(config) as db:
             stored = await targets.spiders(db)
             if not stored:
@@ -117,7 +117,7 @@ class Command(FreshetCommand):
                     db, config, f"{leases.EXPORT}{table.name}", f"{table.name} are being exported"
                 ):
                     with storage_errors("run the same command again to continue"):
-                        export = await asyncio.to_thread(Export, db, store, table, request)
+                        export = await asyncio.to_thread(Export, db, destination, table, request)
                         reports.append(await export.run(say))
             return reports
 

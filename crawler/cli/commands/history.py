@@ -83,11 +83,11 @@ class Command(FreshetCommand):
 
     def json_types(self) -> JsonTypes:
         """Return the types of a history and of a difference."""
-        from crawler.reports.history import Difference, History
+        from crawler.reports.history import History, VersionDifference
 
         return {
             "scrapy history URL --json": History,
-            "scrapy history URL --diff 1 2 --json": Difference,
+            "scrapy history URL --diff 1 2 --json": VersionDifference,
         }
 
     async def _read(self, url: str, opts: argparse.Namespace) -> History:

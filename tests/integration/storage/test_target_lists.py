@@ -11,7 +11,7 @@ import pytest
 from crawler.items import Kind
 from crawler.storage import target_queries
 from crawler.storage.client import Database
-from crawler.storage.target_queries import State
+from crawler.storage.target_queries import ListedState
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
@@ -103,16 +103,16 @@ def test_empty_lists_are_reported(freshet: Freshet, prepared: Db) -> None:
 @pytest.mark.parametrize(
     ("spider", "state", "match", "examined"),
     [
-        ("shop", State.ERRORS, None, 5), (None, State.ERRORS, None, 10),
-        ("shop", State.GONE, None, 5), (None, State.GONE, None, 10),
-        ("shop", State.DUE, None, 20), (None, State.DUE, None, 20),
+        ("shop", ListedState.ERRORS, None, 5), (None, ListedState.ERRORS, None, 10),
+        ("shop", ListedState.GONE, None, 5), (None, ListedState.GONE, None, 10),
+        ("shop", ListedState.DUE, None, 20), (None, ListedState.DUE, None, 20),
         ("shop", None, None, 20), (None, None, None, 20),
         ("shop", None, "/7", 20), (None, None, "/7", 20),
     ],
 )  # fmt: skip
 def test_lists_use_indexes(
     spider: str | None,
-    state: State | None,
+    state: ListedState | None,
     match: str | None,
     examined: int,
     stored: tuple[Db, str],

@@ -164,7 +164,7 @@ class _Replan:
 
     place: Place
     part: Part
-    order: ReplanRequest
+    request: ReplanRequest
     say: Say
 
     async def make(self, db: Database, sharding: Sharding) -> ReplanReport:
@@ -178,7 +178,7 @@ class _Replan:
         sources: list[tuple[Any, ...]] = [
             (read_targets, self.place, part.spiders, ids) for ids in ranges
         ]
-        if (address := self.order.history_from) is not None:
+        if (address := self.request.history_from) is not None:
             groups = await asyncio.to_thread(files_of, address, part.spiders)
             sources += [(read_visits, address, files, self.place.now) for files in groups]
         self.say(f"reading {part.kind} in {count} shards")
@@ -188,7 +188,7 @@ class _Replan:
 
     async def _plan(self, db: Database, shards: Shards, began: float) -> ReplanReport:
         """Make and write the plan of shards that have read their targets. began: in seconds."""
-        place, part, say, dry_run = self.place, self.part, self.say, self.order.dry_run
+        place, part, say, dry_run = self.place, self.part, self.say, self.request.dry_run
         config, now, hours = place.config, place.now, hours_of(place.now)
         names = await asyncio.to_thread(shards.each, join)
         counts = np.array([each.targets for each in names])
@@ -246,25 +246,25 @@ class _Replan:
 
 
 async def replan_in_shards(
-    db: Database, config: Config, order: ReplanRequest, sharding: Sharding, say: Say
+    db: Database, config: Config, request: ReplanRequest, sharding: Sharding, say: Say
 ) -> list[ReplanReport]:
     """Make and write the plans of a request, as `replan_parts` does; feeds in this process.
 
     Raises ConfigError if the options cannot be met, and EngineError if a process is lost.
     """
-    if order.shared:
+    if request.shared:
         raise ConfigError("--shared-budget needs all targets in one process. Use --engine local")
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     reports = []
-    for part in parts_of(order, stored, of_feeds, config):
+    for part in parts_of(request, stored, of_feeds, config):
         if part.kind == FEEDS:
-            reports += await replan_parts(db, config, replace(order, kind=FEEDS), say)
+            reports += await replan_parts(db, config, replace(request, kind=FEEDS), say)
             continue
-        if not order.dry_run:
+        if not request.dry_run:
             await plans.recover(db, clock.now(), part.spiders)
         place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
-        reports.append(await _Replan(place, part, order, say).make(db, sharding))
+        reports.append(await _Replan(place, part, request, say).make(db, sharding))
     if not reports:
         raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
     return reports

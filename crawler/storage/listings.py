@@ -201,7 +201,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
             await db.listings.bulk_write(updates, ordered=False)
 
 
-async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
+async def record_digests(db: Database, fetched: Fetched, due: datetime) -> None:
     """Store the digests of a list's entries; if trusted, make items with a new digest due."""
     page = fetched.target
     digests = {

@@ -393,7 +393,7 @@ class Writer:
             links = listings.record(self._db, visit.fetched, self._due, self._patterns)
             self.discovered += await links
         if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
-            await listings.record_cards(self._db, visit.fetched, self._due)
+            await listings.record_digests(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
 

@@ -90,6 +90,7 @@ def test_sample_points_include_both_ends() -> None:
         ((0.5, 1.0), (0.5, 1.5), "loses"),
         ((0.5, None), (0.5, 1.0), "wins"),
         ((0.5, None), (0.5, None), "same"),
+        ((1.0, 0.0), (1.0, 0.0), "same"),
     ],
 )
 def test_verdicts(

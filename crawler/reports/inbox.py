@@ -21,7 +21,6 @@ from datetime import datetime, timedelta
 
 from bson import ObjectId
 
-from crawler.reports.differences import similar_edits
 from crawler.reports.inbox_entries import ChangedPage, Entry, changed_page, entry_of
 from crawler.reports.net_changes import (
     ChangeKind,
@@ -32,6 +31,7 @@ from crawler.reports.net_changes import (
     contents_of,
     count_events,
     net_changes,
+    similar_edits,
 )
 from crawler.storage import change_events
 from crawler.storage.accounts import readers

@@ -6,19 +6,26 @@ An entry is the net change of a page, or the same edit of many pages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any, Literal
 
 from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.reports.changes import posts_summary, summary_of
-from crawler.reports.differences import WORD_PAIRS, PartKind, parts_of, text_of
-from crawler.reports.net_changes import ChangeKind, Contents, NetChange, contents_of, net_changes
+from crawler.reports.net_changes import (
+    ChangeKind,
+    Contents,
+    NetChange,
+    contents_of,
+    net_changes,
+    text_of,
+)
 from crawler.storage import change_events, visits
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
-from crawler.utils.diff import Matcher
+from crawler.utils.diff import Change, Matcher, by_word
 from crawler.utils.urls import common_start
 
 # Characters.
@@ -26,6 +33,14 @@ MAX_TITLE, MAX_WORDS = 200, 600
 # Pages of an entry that are listed.
 MAX_LISTED = 20
 SAME_CONTENT = "the same content as before"
+# Characters of a field that are compared word by word for display, in about 50 ms.
+MAX_COMPARED = 100_000
+# Pairs of words that the comparison of a page may compare.
+WORD_PAIRS = 50_000_000
+# Characters of unchanged text around an edit, of one part, and of all parts of a field.
+CONTEXT, MAX_PART, MAX_SHOWN = 120, 2000, 20_000
+PartKind = Literal["same", "removed", "added", "omitted"]
+Part = tuple[PartKind, str]
 
 
 class ChangedPage(TypedDict):
@@ -232,3 +247,51 @@ def _field_changes(before: Document, after: Document) -> list[FieldChange]:
             {"name": name, "parts": [{"kind": kind, "text": text} for kind, text in parts]}
         )
     return changes
+
+
+def parts_of(before: Any, after: Any, matcher: Matcher) -> list[Part]:
+    """Return the parts of a changed value: `same`, `removed`, `added` or `omitted`, and the text.
+
+    Unchanged text far from an edit, and everything beyond MAX_SHOWN characters, is `omitted`: its
+    text is the number of characters.
+    """
+    old, new = text_of(before), text_of(after)
+    omitted = max(len(old), len(new)) - MAX_COMPARED
+    changes = by_word(old[:MAX_COMPARED], new[:MAX_COMPARED], matcher)
+    parts: list[Part] = []
+    room = MAX_SHOWN
+    for part in _parts(changes):
+        room -= len(part[1])
+        if room < 0:
+            omitted = max(omitted, 1)
+            break
+        parts.append(part)
+    return [*parts, ("omitted", "the rest")] if omitted > 0 else parts
+
+
+def _parts(changes: Sequence[Change]) -> Iterator[Part]:
+    last = len(changes) - 1
+    for number, change in enumerate(changes):
+        is_end = number == last and not (change.old or change.new)
+        yield from _context(change.same, is_start=number == 0, is_end=is_end)
+        sides: tuple[Part, Part] = ("removed", change.old), ("added", change.new)
+        for kind, text in sides:
+            if text:
+                yield kind, text[:MAX_PART]
+            if len(text) > MAX_PART:
+                yield "omitted", f"{len(text) - MAX_PART:,} characters"
+
+
+def _context(text: str, *, is_start: bool, is_end: bool) -> Iterator[Part]:
+    """Yield unchanged text, but omit the middle, which is far from the edits around it."""
+    head = 0 if is_start else CONTEXT
+    tail = 0 if is_end else CONTEXT
+    if len(text) <= head + tail + CONTEXT:
+        if text:
+            yield "same", text
+        return
+    if head:
+        yield "same", text[:head]
+    yield "omitted", f"{len(text) - head - tail:,} characters"
+    if tail:
+        yield "same", text[-tail:]

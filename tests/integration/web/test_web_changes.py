@@ -17,8 +17,9 @@ from bson import ObjectId
 
 from crawler.config import Config
 from crawler.reports import inbox
-from crawler.reports.differences import difference_of, parts_of, similar_edits
 from crawler.reports.inbox import Filters, read_inbox
+from crawler.reports.inbox_entries import parts_of
+from crawler.reports.net_changes import difference_of, similar_edits
 from crawler.storage import change_events
 from crawler.storage.accounts import credentials
 from crawler.storage.accounts.readers import Reader

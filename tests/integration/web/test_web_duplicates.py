@@ -52,7 +52,7 @@ REQUEST = """
 import sys
 from tests.integration import forked
 forked.begin()  # the processes that the app starts are forked
-from crawler.reports.differences import difference_of, similar_edits
+from crawler.reports.net_changes import difference_of, similar_edits
 from crawler.web.options import WebOptions
 from tests.integration.web.browser import browsers_of
 

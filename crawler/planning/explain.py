@@ -30,6 +30,7 @@ from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.storage.websub import is_active, is_proven
 from crawler.utils.text import HOUR, amount, count, is_known, period, span
+from crawler.utils.time import EPOCH
 from schedules.allocation.optimal import candidates_of, outlook
 from schedules.calendar import DAYS, describe, upcoming
 from schedules.cost import Objective
@@ -255,8 +256,8 @@ def _history(target: Document, *, dates_trusted: bool) -> ObservedHistory:
         if target.get("kind") == str(Kind.FEED) and changes["stated"][-1]:
             after = by = int(changes["stated"][-1])
         last = {
-            "after": targets.EPOCH + after * targets.MINUTE,
-            "by": targets.EPOCH + by * targets.MINUTE,
+            "after": EPOCH + after * targets.MINUTE,
+            "by": EPOCH + by * targets.MINUTE,
         }
     return {
         "since": stored["since"] if stored else None,

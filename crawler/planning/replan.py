@@ -49,10 +49,10 @@ from crawler.storage.client import Database, Document
 from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlans
-from crawler.storage.targets import ADAPTIVE, EPOCH
+from crawler.storage.targets import ADAPTIVE
 from crawler.utils.process import Say, return_large_blocks
 from crawler.utils.text import amount, period, rounded_up
-from crawler.utils.time import Clock
+from crawler.utils.time import EPOCH, Clock
 from schedules import calendar
 from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, draft, plan, sampled
 from schedules.compiled import parts

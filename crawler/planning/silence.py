@@ -19,8 +19,8 @@ from crawler.storage import alarms, histories
 from crawler.storage.alarms import MAX_ALARMS, Silence
 from crawler.storage.client import Database
 from crawler.storage.columns import Texts
-from crawler.storage.targets import EPOCH
 from crawler.utils.text import amount, count
+from crawler.utils.time import EPOCH
 from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import (

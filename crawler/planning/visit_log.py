@@ -20,8 +20,8 @@ from crawler.errors import ConfigError
 from crawler.items import SEEN, Outcome
 from crawler.storage.columns import keys_of_texts
 from crawler.storage.histories import Watched
-from crawler.storage.targets import EPOCH
 from crawler.utils.terminal import without_secrets
+from crawler.utils.time import EPOCH
 from schedules.history import MAX_CHANGES, MINUTES, Histories, Ints, offsets
 from schedules.population import shard_of
 

@@ -23,6 +23,7 @@ from bson import ObjectId
 
 from crawler.reports.inbox_entries import ChangedPage, Entry, changed_page, entry_of
 from crawler.reports.net_changes import (
+    MAX_COUNTED,
     ChangeKind,
     FoldKey,
     NetChange,
@@ -47,7 +48,6 @@ MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
 # filters may exclude all events.
 MAX_SECONDS, MIN_ENTRIES = 0.1, 50
 BATCH = 100
-MAX_COUNTED = 10_000
 MILLISECOND = timedelta(milliseconds=1)
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
 # A permanent id, and the entry.

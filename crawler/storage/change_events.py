@@ -18,7 +18,7 @@ from crawler.items import Outcome
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
-from crawler.storage.targets import EPOCH
+from crawler.utils.time import EPOCH
 
 # Lower than all ids: sorted newest first, no event at the same time comes after it.
 FIRST_ID = ObjectId("0" * 24)

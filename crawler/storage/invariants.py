@@ -20,8 +20,8 @@ from crawler.items import Kind
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.index import META
-from crawler.storage.targets import EPOCH
 from crawler.utils.process import Say
+from crawler.utils.time import EPOCH
 
 BATCH = 1000
 # Posts without a signature are read in smaller batches: each may have a long text.

@@ -29,7 +29,8 @@ from crawler.errors import StorageError
 from crawler.storage import runs
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.columns import Column, Texts
-from crawler.storage.targets import EPOCH, to_plan
+from crawler.storage.targets import to_plan
+from crawler.utils.time import EPOCH
 from schedules.history import Ints
 
 STAGING, ACTIVATING, ACTIVE, DISCARDED = "staging", "activating", "active", "discarded"

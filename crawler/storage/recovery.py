@@ -15,6 +15,7 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
+from crawler.utils.time import EPOCH
 
 BATCH = 1000
 DAY = timedelta(days=1)
@@ -112,4 +113,4 @@ async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document
 async def logged_since(db: Database, spider: str) -> datetime:
     """Return the time since which the log has all visits; earlier ones are aggregated."""
     last = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
-    return last["day"] + DAY if last else targets.EPOCH
+    return last["day"] + DAY if last else EPOCH

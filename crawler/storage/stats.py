@@ -20,13 +20,12 @@ from crawler.storage import change_events, outbox, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import ChannelState
 from crawler.storage.paging import aggregated_targets, resting
+from crawler.storage.site_targets import OVERDUE
 from crawler.storage.targets import BY_TIME, watched
 from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-# Plans have a resolution of an hour.
-OVERDUE = HOUR
 BY_VISIT = {"spider": ASCENDING, "at": ASCENDING}
 BY_COPY = {"duplicate_of": ASCENDING}
 BY_CHANGE = [("spider", ASCENDING), ("changed_at", ASCENDING)]

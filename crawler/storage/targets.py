@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pymongo import ASCENDING, UpdateMany, UpdateOne
@@ -28,7 +28,7 @@ from crawler.items import (
 from crawler.storage import leases
 from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.visits import row_of
-from crawler.utils.time import NEVER
+from crawler.utils.time import EPOCH, NEVER
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from crawler.extract.site_definition import Match, Wrapper
     from schedules.history import FieldHistory, History
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 ADAPTIVE = "adaptive"
 # Policy of the plan of a cell with a fixed period; replans skip it.

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from crawler.errors import ConfigError
 from crawler.reports import inbox
-from crawler.reports.inbox import KINDS, MAX_COUNTED, InboxPage, count_unread, read_feed
+from crawler.reports.inbox import KINDS, InboxPage, count_unread, read_feed
 from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_change
+from crawler.reports.net_changes import MAX_COUNTED
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader

@@ -14,8 +14,8 @@ from crawler.config import Config
 from crawler.planning.options import PlanOptions, ReplanRequest
 from crawler.planning.replan import Replan, next_visits, replan_parts
 from crawler.storage.client import Database
-from crawler.storage.targets import EPOCH
 from crawler.utils.text import period
+from crawler.utils.time import EPOCH
 from schedules.allocation.plan import LIMITS, Plan
 from schedules.calendar import times_of
 from schedules.schedule import FREQUENCY_CLASSES, nearest_class

@@ -17,7 +17,7 @@ from crawler.errors import StorageError
 from crawler.storage import bson_columns
 from crawler.storage.bson_columns import Batch
 from crawler.storage.columns import Arrays, Choices, Column, TextColumn
-from crawler.storage.targets import EPOCH
+from crawler.utils.time import EPOCH
 
 PATHS = ("a", "b", "b.a", "b.c", "b.c.a", "d")
 MILLISECOND = timedelta(milliseconds=1)

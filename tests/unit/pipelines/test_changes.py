@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from crawler.storage.targets import EPOCH, MINUTE
+from crawler.storage.targets import MINUTE
+from crawler.utils.time import EPOCH
 from pipelines.outcomes import Rules, decide, field_history
 from pipelines.storage import exported
 from schedules.history import FIELD_CHANGE, History

@@ -15,9 +15,8 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning.options import GIVEN, INTERVALS, Effect, PlanOptions, terms_of
 from crawler.planning.replan import shares_of
-from crawler.storage.targets import EPOCH
 from crawler.utils.text import amount, count, listed, plain, rounded_up
-from crawler.utils.time import per_day
+from crawler.utils.time import EPOCH, per_day
 from schedules.population import min_per_day
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates
 from tests.unit.populations import watched as histories

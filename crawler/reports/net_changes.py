@@ -5,12 +5,11 @@ so all steps take linear time. The words that an edit added and removed are its 
 digest finds identical edits, and sketches (MinHash) find edits that differ in a few words, such as
 the name of the page in the same announcement.
 
-`Windows` caches the
-windows of inboxes that were read a moment ago, so that the other pages of a window need no new
-comparison. A window depends on the changes that its reader has read, on the filters, and on the
-events up to a time. The first window of a list is used for a later time, too. Before a window is
-used again, its events are counted: the time of a visit is that of the response, and the visit is
-stored a moment later.
+`Windows` caches the windows of inboxes that were read a moment ago, so that the other pages of a
+window need no new comparison. A window depends on the changes that its reader has read, on the
+filters, and on the events up to a time. The first window of a list is used for a later time, too.
+Before a window is used again, its events are counted: the time of a visit is that of the response,
+and the visit is stored a moment later.
 """
 
 from __future__ import annotations

@@ -409,8 +409,10 @@ class VersionDeletion:
         """Return the bytes of a spider's versions that were not counted."""
         match: Document = {"$match": {"spider": spider}}
         if self._counted:
-            sizes = await self._db.versions.aggregate([match, {"$project": SIZE_FIELDS}])
-            return sum([row["bytes"] async for row in sizes if self.remaining([row])])
+            n_bytes = 0
+            async for row in await self._db.versions.aggregate([match, {"$project": SIZE_FIELDS}]):
+                n_bytes += sum(version["bytes"] for version in self.remaining([row]))
+            return n_bytes
         total: Document = {"$group": {"_id": None, "bytes": {"$sum": CONTENT_SIZE}}}
         rows = await (await self._db.versions.aggregate([match, total])).to_list(1)
         return rows[0]["bytes"] if rows else 0

@@ -424,7 +424,8 @@ class Fetched:
     link_counts:    counts of the page's links, if links were extracted
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted
-    asks_password:  no field was found, but an input for a password
+    stand_in:       outcome and reason if another page, such as a login page, was probably sent
+                    instead; applies only if the content differs from the stored one
     archived:       the response, which is being archived; None if it is not archived
     """
 
@@ -454,7 +455,7 @@ class Fetched:
     content_hash: str | None = None
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
-    asks_password: bool = False
+    stand_in: tuple[Outcome, str] | None = None
     archived: Archiving | None = None
 
 

@@ -41,7 +41,7 @@ class BreakageDetector:
         """Return the breakage if a login, consent, captcha or error page replaced a page."""
         target = fetched.target
         is_page = target.kind in (Kind.LIST, Kind.ITEM) and target.content_hash is not None
-        if not is_page or fetched.outcome not in (None, Outcome.ERROR):
+        if not is_page or fetched.outcome not in (None, Outcome.ERROR, Outcome.BLOCKED):
             return None
         if (text := login_text(fetched)) is not None:
             return Broken(Breakage.LOGIN, fetched.at, text)
@@ -103,6 +103,18 @@ class BreakageDetector:
         return [name for name in names if self._usual.get(name)]
 
 
+def settle_stand_in(fetched: Fetched) -> None:
+    """Give a page that another one replaced the outcome of the other page, without content."""
+    if fetched.stand_in is None:
+        return
+    if fetched.content_hash is not None and fetched.content_hash == fetched.target.content_hash:
+        fetched.stand_in = None
+        return
+    fetched.outcome, fetched.reason = fetched.stand_in
+    fetched.content = fetched.links = fetched.content_hash = None
+    fetched.link_counts = fetched.empty_fields = None
+
+
 def login_text(fetched: Fetched) -> str | None:
     """Return why a fetched page is a login, consent or captcha page; None if it is not one."""
     target, final = fetched.target, fetched.final_url
@@ -110,9 +122,7 @@ def login_text(fetched: Fetched) -> str | None:
         word = LOGIN_PATH.search(urlsplit(final).path.lower())
         if word and not LOGIN_PATH.search(urlsplit(target.url).path.lower()):
             return f"the page redirects to {final}"
-    if fetched.asks_password:
-        return "the page asks for a password instead of showing its fields"
-    return None
+    return fetched.reason if fetched.stand_in is not None else None
 
 
 def changed_digest(fetched: Fetched) -> str | None:

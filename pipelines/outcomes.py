@@ -33,7 +33,7 @@ from crawler.storage import posts
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import NEVER
-from pipelines.broken import BreakageDetector
+from pipelines.broken import BreakageDetector, settle_stand_in
 from schedules import calendar
 from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
@@ -128,6 +128,7 @@ class ChangesPipeline(SessionPipeline):
         if not isinstance(item, Fetched):
             return item
         try:
+            settle_stand_in(item)
             if (login := self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
@@ -180,7 +181,9 @@ def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> 
 
 def as_broken(fetched: Fetched, broken: Broken, rules: Rules) -> Visit:
     """Return an error visit for a page that a login page replaced; its stored content stays."""
-    fetched.outcome, fetched.reason = Outcome.ERROR, broken.text
+    if fetched.outcome is not Outcome.BLOCKED:
+        fetched.outcome = Outcome.ERROR
+    fetched.reason = broken.text
     fetched.content = fetched.links = fetched.content_hash = None
     visit = decide(fetched, rules)
     visit.broken = continued(broken, fetched.target.broken)

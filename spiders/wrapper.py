@@ -56,6 +56,7 @@ from crawler.extract.response import (
     parts_of,
     raw_hash,
     release_page,
+    stand_in,
     status_outcome,
     unfollowed,
     validators_of,
@@ -88,6 +89,7 @@ NOTHING: tuple[Any, ...] = (None, [], "")
 # Columns of items in CSV files, before and after those of the fields.
 EXPORTED = ("url", "categories", "outcome", "at")
 DUPLICATE_COLUMNS = ("duplicate_of", "similarity")
+ASKS_PASSWORD = "the page asks for a password instead of showing its fields"
 SITEMAP_AS_ITEM = (
     "sitemap matched by item_pages: make list_pages match it, too (list_pages = 'sitemap')"
 )
@@ -474,6 +476,9 @@ class WrapperSpider(Spider):
         elif page := self._page(response, fetched):
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
+            if not any(link.kind is Kind.ITEM for link in fetched.links):
+                is_known = fetched.target.content_hash is not None
+                fetched.stand_in = stand_in(page, is_known=is_known)
         else:
             return
         fetched.link_counts = counts
@@ -492,12 +497,18 @@ class WrapperSpider(Spider):
             for name in self.wrapper.field_names
             if name in content and content[name] in NOTHING
         )
+        # A page with all of several fields is the right one, whatever its heading says.
+        is_whole = len(content) > 1 and not any(value in NOTHING for value in content.values())
+        if not is_whole or self.wrapper.wants_main_text:
+            is_known = fetched.target.content_hash is not None
+            fetched.stand_in = stand_in(page, is_known=is_known)
         longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
         if all(value in NOTHING for value in content.values()):
             names = ", ".join(self.wrapper.fields)
             fetched.reason = f"none of the fields found: {names}" if names else "no text found"
             fetched.outcome = Outcome.ERROR
-            fetched.asks_password = asks_password(page)
+            if fetched.stand_in is None and asks_password(page):
+                fetched.stand_in = Outcome.ERROR, ASKS_PASSWORD
         elif self.wrapper.follow_item_links:
             links = wanted_links(page, self.wrapper, None, longest, counts)
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)

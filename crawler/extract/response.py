@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeGuard
 from scrapy.http import Headers, Response, TextResponse
 from scrapy.utils.response import get_base_url
 
+from crawler.extract.fields import node_text
+from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 
@@ -36,6 +38,59 @@ YEAR = re.compile(r"\b\d{4}\b")
 MAX_AHEAD = timedelta(days=1)
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
+# A page with more text, menus not included, is content, whatever its heading says.
+MAX_STAND_IN_CHARACTERS = 1500
+MAX_HEADING_CHARACTERS = 200
+STAND_IN_MENUS = UNSEEN | {"nav", "header", "footer"}
+# Separators of the parts of a title, such as "Page not found | Shop".
+TITLE_SEPARATOR = re.compile(r"\s+[|\-\u2013\u2014\u00b7\u00bb\u2022:]+\s+|\|")
+# Headings of pages that servers send with status 200 instead of the requested page.
+CHALLENGE = re.compile(
+    r"just a moment|attention required|access(?: to this page has been)? denied"
+    r"|checking (?:your browser|if the site connection is secure).*|ddos[- ](?:guard|protection).*"
+    r"|(?:are you|(?:prove|confirm)(?: that)? you are(?: not)?|i'?m not) a (?:ro)?bot"
+    r"|(?:ro)?bot (?:check|verification)|(?:please )?(?:verify|verifying|confirm)(?: that)? you"
+    r"(?: are|'re) (?:a )?human.*|human verification|security (?:check|verification)"
+    r"|one moment,? please|please wait|pardon our interruption|(?:re)?captcha|unusual traffic.*"
+    r"|(?:sorry, )?you have been blocked|request (?:blocked|rejected)|(?:403 )?forbidden"
+)
+# A text or script that pages with such a heading also have.
+CHALLENGE_MARK = re.compile(
+    rb"captcha|cf[-_]chl|challenge-platform|turnstile|(?:enable|requires) javascript"
+    rb"|your browser|unusual traffic|a robot|a human|\bray id|incident id|reference ?(?:id|#)"
+    rb"|datadome|perimeterx|_incapsula_|ddos",
+    re.I,
+)
+LOG_IN = re.compile(
+    r"(?:please )?(?:log|sign)[ -]?in(?: (?:to|required|first|again).*)?|(?:user |member )?login"
+    r"(?: required| page| form)?|(?:you must |you need to )(?:be logged|log|sign) in.*"
+    r"|authentication required|anmelden|anmeldung|einloggen|(?:se )?connecter|connexion"
+    r"|iniciar sesi[o\u00f3]n|accedi|inloggen|zaloguj si\u0119|logowanie|entrar|logga in|log ind"
+    r"|logg inn|\u0432\u0445\u043e\u0434|\u0432\u043e\u0439\u0442\u0438"
+    r"|\u30ed\u30b0\u30a4\u30f3|\u767b\u5f55|\u767b\u5165"
+)
+NOT_FOUND = re.compile(
+    r"(?:http )?(?:error )?(?:404|410)(?: error)?"
+    r"|(?:(?:http )?(?:error )?404[:,]? )?(?:(?:sorry|oops)[,!.]* )?(?:(?:the|this|that) )?"
+    r"(?:(?:requested )?(?:page|product|item|article|file|document|post|listing) )?"
+    r"(?:you (?:requested|(?:are|were) looking for) )?(?:(?:was|is|could|can) ?)?"
+    r"(?:can't be found|not (?:be )?found|doesn't exist|does not exist|(?:no longer|not) exists?)"
+    r"(?: \(?404\)?)?"
+    r"|(?:die )?seite (?:wurde )?nicht gefunden|(?:la )?page (?:non trouv\u00e9e|introuvable)"
+    r"|p[a\u00e1]gina n(?:o|\u00e3o|on) (?:encontrada|trovata)|pagina niet gevonden"
+    r"|nie znaleziono strony|\u0441\u0442\u0440\u0430\u043d\u0438\u0446\u0430 \u043d\u0435"
+    r" \u043d\u0430\u0439\u0434\u0435\u043d\u0430"
+)
+FAILURE = re.compile(
+    r"(?:http )?(?:error )?(?:429|50[0-4]|52[0-7])(?: error)?"
+    r"|(?:(?:http )?(?:error )?(?:429|50[0-4]|52[0-7])[:,]? )?(?:internal server error"
+    r"|bad gateway|(?:the )?(?:service|server|site|website)(?: is)? (?:temporarily |currently )?"
+    r"(?:unavailable|offline|down)|gateway time-?out|too many requests|temporarily unavailable)"
+    r"|error establishing a database connection|database error|application error"
+    r"|(?:(?:the |our )?(?:site|website)(?: is)? )?(?:currently )?(?:under|down for)"
+    r" (?:scheduled )?maintenance|(?:scheduled )?maintenance(?: mode)?"
+    r"|we(?:'ll| will) be (?:right )?back(?: soon| shortly)?"
+)
 # JSON types such as application/ld+json have no class in Scrapy.
 TEXT_TYPE = re.compile(r"\s*(?:text/|[\w.-]+/[\w.-]+\+json\s*(?:;|$))", re.I)
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
@@ -109,6 +164,42 @@ def page_of(parts: PageParts) -> TextResponse:
 def asks_password(response: Response) -> bool:
     """Return whether a page has an input for a password."""
     return PASSWORD.search(response.body) is not None
+
+
+def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | None:
+    """Return outcome and reason if another page was sent instead of the requested one, else None.
+
+    is_known: the requested page was read before; else only checks for robots are recognized, for
+              the page itself may be a login page, or have a heading such as "Maintenance"
+
+    Recognized are short pages whose title or heading is a usual phrase: login pages, checks for
+    robots, and with status 200 error pages and missing pages.
+    """
+    phrases = _headings(page)
+    for pattern, mark, outcome, problem in (
+        (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a check for robots instead of the page"),
+        (LOG_IN, PASSWORD, Outcome.ERROR, "a login page instead of the page"),
+        (NOT_FOUND, None, Outcome.GONE, "a page with status 200 that reports a missing page"),
+        (FAILURE, None, Outcome.ERROR, "a page with status 200 that reports an error"),
+    ):
+        phrase = next((text for text in phrases if pattern.fullmatch(text.lower())), None)
+        is_certain = phrase is not None and (is_known or pattern is CHALLENGE)
+        if not is_certain or (mark is not None and not mark.search(page.body)):
+            continue
+        bodies = page.xpath("//body")
+        size = sum(len(text_below(body.root, STAND_IN_MENUS)) for body in bodies)
+        if size <= MAX_STAND_IN_CHARACTERS:
+            return outcome, f"{problem}: {phrase!r}"
+    return None
+
+
+def _headings(page: TextResponse) -> list[str]:
+    """Return the title of a page, its parts, and the first heading, without final punctuation."""
+    nodes = page.xpath("//title[1] | (//h1)[1]") or page.xpath("(//h2)[1]")
+    texts = [node_text(node)[:MAX_HEADING_CHARACTERS] for node in nodes]
+    parts = [part for text in texts for part in (text, *TITLE_SEPARATOR.split(text))]
+    stripped = (part.replace("\u2019", "'").strip(" .!?\u2026") for part in parts)
+    return list(dict.fromkeys(filter(None, stripped)))
 
 
 def decoded(response: TextResponse) -> TextResponse:

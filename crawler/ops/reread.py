@@ -88,7 +88,9 @@ class Extractor:
             return None
         response.request = Request(target.url, meta={"target": target})
         async for fetched in as_async_generator(self.spider.parse_target(response)):
-            if isinstance(fetched, Fetched) and fetched.outcome is None and fetched.content:
+            if not isinstance(fetched, Fetched) or fetched.stand_in is not None:
+                continue
+            if fetched.outcome is None and fetched.content:
                 fill(fetched)
                 assert fetched.content is not None
                 assert fetched.content_hash is not None

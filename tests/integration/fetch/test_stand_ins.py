@@ -1,0 +1,66 @@
+"""Login, error, robot check and "not found" pages with status 200 are not changes of a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, visits
+
+ITEM = '<title>Tea</title><h1>Tea</h1><p class="price">£2</p>'
+FIELDS = {"title": "h1", "price": "p.price"}
+CHALLENGE = "<title>Just a moment...</title><h1>Just a moment</h1><p>Checking your browser</p>"
+LOGIN = '<title>Sign in</title><h1>Sign in</h1><input type="password">'
+MISSING = "<title>Page not found</title><h1>Page not found</h1><p>Try the search.</p>"
+
+
+def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
+    start = [f"{pages.url}/list.html"]
+    return freshet.wrapper("shop", start_urls=start, item_pages="/item-", **keys)
+
+
+@pytest.mark.parametrize("fields", [FIELDS, {"title": "h1"}, {}], ids=["all", "title", "text"])
+@pytest.mark.parametrize(
+    ("stand_in", "outcome"),
+    [(CHALLENGE, "blocked"), (LOGIN, "error"), (MISSING, "gone")],
+    ids=["challenge", "login", "missing"],
+)
+def test_known_item_keeps_its_content(
+    freshet: Freshet, database: Db, pages: Pages, fields: dict[str, str], stand_in: str,
+    outcome: str,
+) -> None:  # fmt: skip
+    definition = wrapper(freshet, pages, fields=fields) if fields else wrapper(freshet, pages)
+    pages.list("list.html", ["item-a.html"])
+    for hours, page in enumerate((ITEM, stand_in, ITEM)):
+        pages.file("item-a.html", page)
+        freshet.crawl(definition, "-a", "full=1", hours=hours)
+    item = visits(database, target=f"{pages.url}/item-a.html")
+    assert [visit["outcome"] for visit in item] == ["new", outcome, "not_modified"]
+    assert database.posts.distinct("title") == ["Tea"]
+
+
+def test_check_for_robots_is_never_stored(freshet: Freshet, database: Db, pages: Pages) -> None:
+    definition = wrapper(freshet, pages)
+    pages.file("list.html", CHALLENGE)
+    pages.file("item-a.html", CHALLENGE)
+    result = freshet.crawl(definition, code=1)
+    assert "a check for robots instead of the page: 'Just a moment'" in result.err
+    pages.list("list.html", ["item-a.html"])
+    freshet.crawl(definition, "-a", "full=1", hours=1, code=1)
+    assert [(v["outcome"], v["changed"]) for v in visits(database)] == [
+        ("blocked", 0), ("new", 0), ("blocked", 0),
+    ]  # fmt: skip
+    assert database.posts.count_documents({}) == 0
+
+
+def test_list_keeps_its_items(freshet: Freshet, database: Db, pages: Pages) -> None:
+    definition = wrapper(freshet, pages, fields=FIELDS)
+    pages.list("list.html", ["item-a.html"])
+    pages.file("item-a.html", ITEM)
+    freshet.crawl(definition)
+    pages.file("list.html", "<title>503 Service Unavailable</title><h1>Service Unavailable</h1>")
+    freshet.crawl(definition, "-a", "full=1", hours=1)
+    (listed,) = visits(database, target=f"{pages.url}/list.html", outcome="error")
+    assert listed["reason"].startswith("a page with status 200 that reports an error")
+    assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0

@@ -1,0 +1,69 @@
+"""Pages that servers send with status 200 instead of the requested page."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.extract.response import stand_in
+from crawler.items import Outcome
+from tests.unit.pages import page
+
+PASSWORD = '<input type="password">'
+SCRIPTS = "<p>Enable JavaScript and cookies to continue</p>"
+TEXT = "<p>Wool, clay and oak from small workshops.</p>" * 40
+
+
+def outcome(title: str, heading: str = "", rest: str = "", *, is_known: bool = True) -> str | None:
+    html = f"<html><head><title>{title}</title></head><body><h1>{heading}</h1>{rest}</body></html>"
+    found = stand_in(page(html), is_known=is_known)
+    return None if found is None else str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "rest", "expected"),
+    [
+        ("Just a moment...", "shop.example", SCRIPTS, Outcome.BLOCKED),
+        ("Shop", "Checking your browser before accessing shop.example", "", Outcome.BLOCKED),
+        ("Access Denied", "Access Denied", "Reference #18.2f1", Outcome.BLOCKED),
+        ("Shop", "Please verify you are human", '<div class="g-recaptcha">', Outcome.BLOCKED),
+        ("Sign in – Shop", "", PASSWORD, Outcome.ERROR),
+        ("Anmelden", "", PASSWORD, Outcome.ERROR),
+        ("503 Service Temporarily Unavailable", "", "", Outcome.ERROR),
+        ("Shop", "We’ll be back soon!", "", Outcome.ERROR),
+        ("Page not found | Shop", "", "", Outcome.GONE),
+        ("Shop", "Oops! That page can’t be found.", "", Outcome.GONE),
+        ("Shop", "404", "", Outcome.GONE),
+        ("Seite nicht gefunden – Laden", "", "", Outcome.GONE),
+    ],
+)
+def test_stand_ins_are_recognized_by_their_heading(
+    title: str, heading: str, rest: str, expected: Outcome
+) -> None:
+    assert outcome(title, heading, rest) == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "heading", "rest"),
+    [
+        ("Walnut stool | Shop", "Walnut stool", PASSWORD),
+        ("Shop", "Walnut stool", "<h2>Login</h2>" + PASSWORD),
+        ("Just a moment", "Just a moment", "<p>A song in three parts.</p>"),
+        ("Login", "Login", "<p>What a login is.</p>"),
+        ("How to fix Page not found", "Page not found in Apache", ""),
+        ("404", "Page not found", TEXT),
+        ("Service unavailable", "", TEXT),
+    ],
+)
+def test_other_pages_are_not(title: str, heading: str, rest: str) -> None:
+    assert outcome(title, heading, rest) is None
+
+
+def test_menus_do_not_make_a_page_long() -> None:
+    assert outcome("Page not found", "", f"<nav>{TEXT}</nav><footer>{TEXT}</footer>")
+
+
+def test_unread_pages_may_be_about_errors_and_logins_but_not_a_check_for_robots() -> None:
+    assert outcome("Maintenance", is_known=False) is None
+    assert outcome("Page not found", is_known=False) is None
+    assert outcome("Log in", "", PASSWORD, is_known=False) is None
+    assert outcome("Just a moment...", "", SCRIPTS, is_known=False) == Outcome.BLOCKED

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crawler.extract.plain_text import Markup
+from crawler.extract.stable_text import without_unstable
 from crawler.items import Entry, Fetched, Kind, Outcome, Post
 from crawler.utils.text import normalized, storable_name, with_storable_names
 
@@ -75,14 +76,22 @@ def content_hash(fetched: Fetched) -> str:
                 for link in fetched.links or ()
             )
         )
-    return digest(fetched.content)
+    return digest(_compared(fetched.content or {}))
+
+
+def _compared(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of an item or a post as it is compared: its main text without counters."""
+    text = content.get("main_text")
+    return content | {"main_text": without_unstable(text)} if isinstance(text, str) else content
 
 
 def post_of(entry: Entry) -> Post:
     """Convert a feed's entry to a normalized post."""
     content = {name: normal(value) for name, value in entry.content.items()}
     published = normal(entry.published) if entry.published else None
-    return Post(normal(entry.id), entry.url, published, content, digest([entry.url, content]))
+    return Post(
+        normal(entry.id), entry.url, published, content, digest([entry.url, _compared(content)])
+    )
 
 
 def normal(value: Any, room: int = MAX_NESTED) -> Any:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -53,6 +55,22 @@ POSTS = (
     ".entry-content, .post-content, .post-body, .article-body, .e-content",
     "article",
 )
+# Parts of a page beside its content, which may differ on every visit: tags, words in class names
+# and ids, and whole names, because parts of posts have names such as `entry-header`.
+REGION_TAGS = frozenset({"aside", "footer", "header", "nav"})
+REGION_WORDS = frozenset({
+    "ad", "ads", "advert", "advertisement", "advertising", "adsense", "banner", "banners", "basket",
+    "breadcrumb", "breadcrumbs", "cart", "consent", "cookie", "cookies", "copyright", "footer",
+    "gdpr", "masthead", "minicart", "nav", "navbar", "navigation", "newsletter", "popular", "promo",
+    "promos", "recommendations", "recommended", "related", "sharing", "sidebar", "similar",
+    "social", "sponsored", "topbar", "trending",
+})  # fmt: skip
+REGION_NAMES = frozenset({"bottom", "header", "menu", "site-header", "top"})
+NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+# trafilatura finds the content of a page with more text reliably.
+MAX_UNSURE_CHARACTERS = 2000
+# A part with more prose is content, whatever its name is.
+MAX_REGION_PROSE = 200
 OG_TITLE = "//meta[@property='og:title']/@content"
 UNSEEN_OR_BOILERPLATE = UNSEEN | {"nav", "header", "footer"}
 
@@ -62,6 +80,9 @@ def main_text(response: TextResponse) -> dict[str, Any]:
 
     trafilatura (`fast`) had the best results of all extractors measured. If it returns nothing, as
     on pages without prose, the text of the body outside of the boilerplate is used.
+
+    The lines of a short text that occur only in menus, advertisements and similar parts are
+    removed: they would make the page change on every visit.
 
     If a post is short, trafilatura assumes that it has missed some text and adds other text of the
     page, so that all short posts of a site look alike. Therefore it only gets the post if the page
@@ -87,6 +108,8 @@ def main_text(response: TextResponse) -> dict[str, Any]:
         post = short_post(bodies[0].root, titles)
     is_shorter = post and (not text or len(post) < len(text))
     text = post if is_shorter else text or _text_of(bodies)
+    if bodies and not is_shorter and len(text) < MAX_UNSURE_CHARACTERS:
+        text = _without_regions(text, bodies[0].root)
     return {"title": page_title(response), "main_text": text[:MAX_CHARACTERS] or None}
 
 
@@ -173,14 +196,75 @@ def short_post(body: Any, titles: list[str]) -> str:
     return text
 
 
-def blocks_of(body: Any) -> list[Block]:
-    """Return the blocks with text outside of the boilerplate, in the order of their first text."""
+def _without_regions(text: str, body: Any) -> str:
+    """Return a text without the lines that occur only beside the content of the page.
+
+    text: extracted text; if all of its lines are beside the content, it is returned as it is
+
+    From a page with little prose, trafilatura returns all lines, and so does the text of the body.
+    """
+    blocks = blocks_of(body, without=UNSEEN)
+    inside = _in_regions(body, blocks)
+    if not inside:
+        return text
+    around: set[str] = set()
+    content: set[str] = set()
+    for block in blocks:
+        lines = around if block.element in inside else content
+        lines.update((block.text, *map(squeeze, block.parts)))
+    beside = around - content
+    kept = [line for line in text.split("\n") if line.removeprefix("- ").strip() not in beside]
+    return "\n".join(kept) or text
+
+
+def _in_regions(body: Any, blocks: list[Block]) -> set[Any]:
+    """Return the elements beside the content: regions without a main heading, with little prose."""
+    prose: Counter[Any] = Counter()
+    for block in blocks:
+        if block.prose:
+            for element in (block.element, *block.element.iterancestors()):
+                prose[element] += len(block.text) - block.linked
+    with_heading = {above for heading in body.iter("h1") for above in heading.iterancestors()}
+    inside: set[Any] = set()
+    for element in body.iterdescendants():
+        is_inside = element.getparent() in inside
+        if is_inside or (
+            _is_region(element)
+            and prose[element] <= MAX_REGION_PROSE
+            and element not in with_heading
+        ):
+            inside.add(element)
+    return inside
+
+
+def _is_region(element: Any) -> bool:
+    if element.tag in REGION_TAGS:
+        return True
+    names = f"{element.get('class') or ''} {element.get('id') or ''}"
+    return names != " " and _has_region_name(names)
+
+
+@lru_cache(maxsize=4096)
+def _has_region_name(names: str) -> bool:
+    """Return whether one of the names of an element is that of a part beside the content."""
+    return any(
+        name.lower() in REGION_NAMES
+        or not REGION_WORDS.isdisjoint(map(str.lower, NAME_WORD.findall(name)))
+        for name in names.split()
+    )
+
+
+def blocks_of(body: Any, without: Collection[str] = BOILERPLATE) -> list[Block]:
+    """Return the blocks with text outside of the boilerplate, in the order of their first text.
+
+    without: tags of the boilerplate
+    """
     blocks: dict[Block, None] = {}
     places: dict[Any, tuple[Block | None, bool]] = {body.getparent(): (Block(body, False), False)}
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
         if event == "start":
             block, linked = places[element.getparent()]
-            if block is None or element.tag in BOILERPLATE:
+            if block is None or element.tag in without:
                 block, linked = None, False
             elif element.tag not in INLINE:
                 # A paragraph inside a heading is text: the heading was never closed.

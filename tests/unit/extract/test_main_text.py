@@ -81,3 +81,37 @@ def test_blocks_and_line_breaks_become_spaces() -> None:
     assert read["title"] == "Tea and coffee"
     assert "One Two" in " ".join(read["main_text"].split())
     assert "3" not in read["main_text"]
+
+
+def shop_page(**parts: str) -> str:
+    usual = {"ad": "Shoes at half price", "cart": "0", "date": "1 May", "also": "Oak bench"} | parts
+    return f"""<body><div id="header"><div class="logo">Shop</div>{usual["date"]}
+<div class="mini-cart">Cart: <b>{usual["cart"]}</b> items</div></div>
+<div id="leftSidebar"><h3>Popular</h3><ul><li><a href="/n">{usual["also"]}</a></li></ul>
+<div class="ad-box">{usual["ad"]}</div></div>
+<div id="content"><h1>Walnut stool</h1><div class="price">{usual.get("price", "£51")}</div>
+<div class="stock">In stock</div>
+<div class="related-items"><a href="/p/1">{usual["also"]}</a> <a href="/p/2">Elm bed</a></div></div>
+<div id="footer">Imprint</div></body>"""
+
+
+@pytest.mark.parametrize("part", ["ad", "cart", "date", "also"])
+def test_parts_beside_a_short_content_are_left_out(part: str) -> None:
+    assert main_text(page(shop_page(**{part: "Other"}))) == main_text(page(shop_page()))
+
+
+def test_short_content_is_kept() -> None:
+    assert main_text(page(shop_page()))["main_text"] == "Walnut stool\n£51\nIn stock"
+    assert main_text(page(shop_page(price="£49"))) != main_text(page(shop_page()))
+
+
+def test_part_with_the_heading_or_prose_is_content_whatever_its_name_is() -> None:
+    dishes = "<div class='header'><h1>Lunch</h1><div>Soup £4</div></div>"
+    assert "Soup £4" in main_text(page(f"<body>{dishes}</body>"))["main_text"]
+    prose = "".join(f"<div>{text}</div>" for text in PARAGRAPHS)
+    read = main_text(page(f"<body><h1>Bridge</h1><div class='sidebar'>{prose}</div></body>"))
+    assert PARAGRAPHS[0] in read["main_text"]
+
+
+def test_page_with_nothing_but_menus_keeps_its_text() -> None:
+    assert main_text(page("<body><div class='nav'>Tea</div></body>"))["main_text"] == "Tea"

@@ -12,6 +12,7 @@ from crawler.extract.plain_text import Markup
 from crawler.extract.stable_text import without_unstable
 from crawler.items import Entry, Fetched, Kind, Outcome, Post
 from crawler.utils.text import normalized, storable_name, with_storable_names
+from crawler.utils.urls import TRACKING_PARAMETERS, canonical
 
 logger = logging.getLogger(__name__)
 # MongoDB stores integers below this.
@@ -20,6 +21,10 @@ MAX_FLOAT = 10**308
 # MongoDB allows 100 levels of nesting, some of which Freshet's documents need.
 MAX_NESTED = 90
 RESULT_KEYS = {"columns", "rows"}
+# Parameters of signed URLs of media files.
+SIGNATURES = (
+    "token", "sig", "signature", "expires", "policy", "key-pair-id", "hmac", "x-amz-*", "x-goog-*",
+)  # fmt: skip
 
 
 class ContentPipeline:
@@ -76,22 +81,32 @@ def content_hash(fetched: Fetched) -> str:
                 for link in fetched.links or ()
             )
         )
-    return digest(_compared(fetched.content or {}))
+    return digest(fetched.content and _compared(fetched.content))
 
 
 def _compared(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of an item or a post as it is compared: its main text without counters."""
     text = content.get("main_text")
-    return content | {"main_text": without_unstable(text)} if isinstance(text, str) else content
+    return content | ({"main_text": without_unstable(text)} if isinstance(text, str) else {})
 
 
 def post_of(entry: Entry) -> Post:
     """Convert a feed's entry to a normalized post."""
     content = {name: normal(value) for name, value in entry.content.items()}
     published = normal(entry.published) if entry.published else None
-    return Post(
-        normal(entry.id), entry.url, published, content, digest([entry.url, _compared(content)])
-    )
+    compared = _compared(content)
+    if files := compared.get("enclosures"):
+        compared["enclosures"] = [_without_parameters(url, SIGNATURES) for url in files]
+    content_hash = digest([entry.url and _without_parameters(entry.url), compared])
+    return Post(normal(entry.id), entry.url, published, content, content_hash)
+
+
+def _without_parameters(url: str, names: tuple[str, ...] = ()) -> str:
+    """Return a URL without campaign parameters and others, which may differ in every document."""
+    try:
+        return canonical(url, (*TRACKING_PARAMETERS, *names))
+    except ValueError:
+        return url
 
 
 def normal(value: Any, room: int = MAX_NESTED) -> Any:

@@ -61,8 +61,9 @@ class FeedsPipeline(SessionPipeline):
         if item.push is not None or item.content_hash != target.content_hash:
             ids = [post.id for post in item.posts]
             stored = await read(lambda: feeds.posts_by_id(db, target, ids))
-            if not stored and monitor.posts:
-                stored = await read(lambda: feeds.posts_by_link(db, target, item.posts))
+            if monitor.posts and len(stored) < len(ids):
+                known = stored
+                stored = await read(lambda: feeds.posts_by_link(db, target, item.posts, known))
         visit = decide(item, self.rules, monitor, stored)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")

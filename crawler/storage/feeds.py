@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,7 +40,7 @@ from crawler.storage.posts import (
     with_words_and_verdict,
 )
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
-from crawler.utils.urls import canonical
+from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
 
 BATCH = 1000
@@ -57,7 +57,7 @@ LISTED: Document = dict.fromkeys(
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
 KNOWN_POST_FIELDS = (
-    "guid", "url", "title", "published", "content_hash", "first_seen", "changed_at", "fence",
+    "guid", "link", "title", "published", "content_hash", "first_seen", "changed_at", "fence",
     "visit",
 )  # fmt: skip
 # Collections with URLs of feeds and of the pages of their posts, and the field that has the URL.
@@ -331,26 +331,42 @@ async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[
 
 
 async def posts_by_link(
-    db: Database, target: Target, posts: Sequence[Post]
+    db: Database, target: Target, posts: Sequence[Post], known: Mapping[str, KnownPost]
 ) -> dict[str, KnownPost]:
-    """Return the stored posts of a feed with the links of these posts, by the new ids.
+    """Return the known posts of a document, and the stored posts with the links of the others.
 
-    For feeds that change the ids of all their posts. Links that several posts share are skipped,
-    and so are stored posts with another title and date: the feed may always link to one page.
+    posts: all posts of the document
+    known: stored posts that have the id of one of them, by id
+
+    For feeds that change ids, for example because the site moved to https or to another name with
+    or without `www.`. Links that several posts share are skipped, and so are stored posts with
+    another title and date: the feed may always link to one page.
     """
-    shared = Counter(post.url for post in posts)
-    of_link = {post.url: post for post in posts if post.url and shared[post.url] == 1}
-    stored: dict[str, KnownPost] = {}
+    links = {post.id: item_key(post.url) for post in posts}
+    shared = Counter(links.values())
+    of_link = {
+        _bare(link): post
+        for post in posts
+        if (link := links[post.id]) and shared[link] == 1 and post.id not in known
+    }
+    stored = dict(known)
+    keys = {post.key for post in known.values()}
     with_page = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
-    for urls in in_batches(list(of_link), BATCH):
-        for row in await _load_posts(db, target, with_page | {"url": {"$in": urls}}):
-            post = of_link[row["url"]]
+    both = [name for link in of_link for name in (link, f"www.{link}")]
+    for batch in in_batches(both, BATCH):
+        for row in await _load_posts(db, target, with_page | {"link": {"$in": batch}}):
+            if row["_id"] in keys or (post := of_link.get(_bare(row["link"]))) is None:
+                continue
             has_date = post.published is not None and row.get("published") == post.published
             if has_date or row.get("title") == post.content.get("title"):
                 stored[post.id] = KnownPost(
                     row["_id"], row["content_hash"], row["first_seen"], row["guid"]
                 )
     return stored
+
+
+def _bare(link: str) -> str:
+    return link.removeprefix("www.")
 
 
 async def _load_posts(db: Database, target: Target, query: Document) -> list[Document]:

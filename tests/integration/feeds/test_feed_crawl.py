@@ -126,6 +126,40 @@ def test_posts_with_changed_ids_are_stored_once(
     assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
 
 
+def test_some_posts_with_changed_ids_are_stored_once(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for day, names in enumerate(("ba", "cba", "dcba")):
+        items = [post(name, ago_hours=24) for name in names]
+        changed = items[-1].replace(">a</guid>", f">a-{day}</guid>")
+        pages.file("/feed.xml", rss(*items[:-1], changed))
+        crawl(freshet, hours=day * 24)
+    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
+    assert [row["posts_new"] for row in visits(db)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("site", ["https://blog.test", "http://www.blog.test"])
+def test_posts_of_a_feed_whose_links_moved_are_stored_once(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages, site: str
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for day, base in enumerate(("http://blog.test", site)):
+        items = [
+            post(f"{base}/{name}", link=f"{base}/{name}").replace(
+                f"<title>{base}/{name}", f"<title>{name}"
+            )
+            for name in "abc"[: day + 2]
+        ]
+        pages.file("/feed.xml", rss(*items))
+        crawl(freshet, hours=day * 24)
+    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
+    assert db.posts.distinct("url") == [f"{site}/{name}" for name in "abc"]
+    assert [row["posts_new"] for row in visits(db)] == [2, 1]
+
+
 def test_feed_whose_posts_all_link_to_one_page_keeps_them(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:

@@ -9,7 +9,7 @@ import bson
 import pytest
 
 from crawler.items import Entry, FeedDocument, Fetched, Kind, Link, Outcome
-from pipelines.content import ContentPipeline, content_hash, digest, normal
+from pipelines.content import ContentPipeline, content_hash, digest, normal, post_of
 from tests.unit.pages import SITE, fetched, target
 
 
@@ -47,6 +47,13 @@ def test_hash_ignores_key_order() -> None:
 )
 def test_equivalent_texts_have_equal_hashes(one: str, other: str) -> None:
     assert item(title=one).content_hash == item(title=other).content_hash
+
+
+def test_only_extracted_main_texts_may_have_other_times_and_counters() -> None:
+    one, other = "Tea. 3 views, 2 minutes ago", "Tea. 4 views, 5 hours ago"
+    assert item(main_text=one).content_hash == item(main_text=other).content_hash
+    assert item(main_text=one).content_hash != item(main_text="Mug. 3 views").content_hash
+    assert item(text=one).content_hash != item(text=other).content_hash
 
 
 @pytest.mark.parametrize(
@@ -139,3 +146,23 @@ def test_ids_of_posts_with_the_same_normal_form_are_one_post() -> None:
 def test_a_digest_is_128_bits_in_hex() -> None:
     assert len(digest({})) == 32
     assert int(digest({}), 16) >= 0
+
+
+@pytest.mark.parametrize(
+    ("url", "file", "is_edited"),
+    [
+        ("item/1?utm_source=rss2", "a.mp3", False),
+        ("item/1", "a.mp3?Expires=9&Signature=x", False),
+        ("item/2", "a.mp3", True),
+        ("item/1", "b.mp3", True),
+        ("item/1", "a.mp3?id=2", True),
+    ],
+)
+def test_campaigns_and_signatures_are_no_edits_of_a_post(
+    url: str, file: str, is_edited: bool
+) -> None:
+    def hashed(url: str, file: str) -> str:
+        content = {"title": "Tea", "enclosures": [SITE + file]}
+        return post_of(Entry("1", SITE + url, None, content)).content_hash
+
+    assert (hashed(url, file) != hashed("item/1?utm_source=rss", "a.mp3")) is is_edited

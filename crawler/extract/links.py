@@ -60,6 +60,15 @@ MAX_CATEGORY_CHARACTERS = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
 
 
+# Parameters that usually hold a session id, if the value looks like one.
+SESSION = re.compile(
+    r"[?&;](s|sid|ses|sess|session|sessionid|session_id|sessid|cfid)=([0-9a-z]{16,128})(?=[&;#]|$)",
+    re.I,
+)
+# Number of different links of a page with the same value that prove a session id.
+MIN_SESSION_LINKS = 3
+
+
 class Traps:
     """Applies the caps of a site definition during one run.
 
@@ -200,14 +209,40 @@ def wanted_links(
     max_characters: maximum length of a URL
     counts:         receives all links of the page, selected or not
     """
-    links = _Links(wrapper, max_characters, counts)
+    elements = list(link_elements(response))
+    sessions = session_parameters(url for _, url in elements)
+    links = _Links(wrapper, max_characters, counts, sessions)
     items: list[tuple[etree._Element, str]] = []
-    for element, url in link_elements(response):
+    for element, url in elements:
         link = links.take(url, category)
         if link and link.kind is Kind.ITEM:
             items.append((element, link.url))
     digests = digests_of(items)
     return tuple(replace(link, digest=digests.get(link.url)) for link in links.wanted)
+
+
+def session_parameters(urls: Iterable[str]) -> tuple[str, ...]:
+    """Return the parameters of a page's links that contain the id of a session.
+
+    Such a parameter has the same long value of letters and digits in all links of the page. Without
+    it, the links still differ, so removing it joins no two pages.
+    """
+    values: dict[str, set[str]] = {}
+    links: dict[str, set[str]] = {}
+    for url in urls:
+        for match in SESSION.finditer(url) if "=" in url else ():
+            name = match[1].lower()
+            values.setdefault(name, set()).add(match[2])
+            links.setdefault(name, set()).add(url[: match.start()] + url[match.end() :])
+    return tuple(
+        name
+        for name, found in values.items()
+        if len(found) == 1
+        and len(links[name]) >= MIN_SESSION_LINKS
+        and (value := next(iter(found)))
+        and not value.isalpha()
+        and not value.isdigit()
+    )
 
 
 def sitemap_links(
@@ -246,9 +281,15 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
 class _Links:
     """Collects the selected links of one page, and counts each of its links once."""
 
-    def __init__(self, wrapper: Wrapper, max_characters: int, counts: LinkCounts) -> None:
+    def __init__(
+        self,
+        wrapper: Wrapper,
+        max_characters: int,
+        counts: LinkCounts,
+        sessions: tuple[str, ...] = (),
+    ) -> None:
         self._wrapper, self._max_characters = wrapper, max_characters
-        self._counts = counts
+        self._counts, self._sessions = counts, sessions
         # By canonical URL; None: already counted, but not selected.
         self._links: dict[str, Link | None] = {}
         counts.add(LinkCount.PAGES)
@@ -285,7 +326,7 @@ class _Links:
         if not is_http(url) or len(url) > self._max_characters:
             return None
         try:
-            return self._wrapper.canonical(without_userinfo(url))
+            return self._wrapper.canonical(without_userinfo(url), self._sessions)
         except ValueError:
             return None
 

@@ -7,6 +7,7 @@ and headings.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Collection
@@ -23,6 +24,8 @@ from crawler.extract.fields import node_text, squeeze
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.utils.text import normalized
 
+# It warns of each page without prose, which is read otherwise.
+logging.getLogger("trafilatura").setLevel(logging.ERROR)
 SHORT_CHARACTERS = 400
 # With this much prose in one place outside of the presumed short post, the page is a long article.
 ARTICLE_CHARACTERS = 450

@@ -510,11 +510,13 @@ class Wrapper(BaseModel):
         code = (self._code,) if self._code else ()
         return digest_of(self.fields, self.wants_main_text, self.timezone, self.dates, links, *code)
 
-    def canonical(self, url: str) -> str:
-        """Return the canonical form of an absolute URL, using this site's `strip_parameters`."""
-        return canonical(
-            url, TRACKING_PARAMETERS if self.strip_parameters is None else self.strip_parameters
-        )
+    def canonical(self, url: str, others: tuple[str, ...] = ()) -> str:
+        """Return the canonical form of an absolute URL, using this site's `strip_parameters`.
+
+        others: further parameters to remove
+        """
+        strip = TRACKING_PARAMETERS if self.strip_parameters is None else self.strip_parameters
+        return canonical(url, (*strip, *others) if others else strip)
 
     def match(self, url: str) -> Match:
         """Match a canonical URL against this site definition."""

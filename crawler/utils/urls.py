@@ -16,8 +16,10 @@ from w3lib.url import canonicalize_url
 
 # Session ids and campaign parameters, which are never part of a page's identity.
 TRACKING_PARAMETERS = (
-    "utm_*", "gclid", "gclsrc", "dclid", "fbclid", "msclkid", "yclid", "twclid", "ttclid",
-    "mc_cid", "mc_eid", "_ga", "_gl", "igshid", "phpsessid", "jsessionid", "aspsessionid*",
+    "utm_*", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "gad_source", "gad_campaignid",
+    "srsltid", "fbclid", "msclkid", "yclid", "twclid", "ttclid", "li_fat_id", "mc_cid", "mc_eid",
+    "_ga", "_gl", "_hsenc", "_hsmi", "mkt_tok", "mtm_*", "igshid", "igsh", "phpsessid",
+    "jsessionid", "aspsessionid*", "oscsid", "zenid", "cftoken",
 )  # fmt: skip
 
 

@@ -178,3 +178,33 @@ def test_category_comes_from_url_selector_or_constant(rule: Any, category: str |
     url = "https://shop.example/category/tea/"
     response = page("<h1 id=top>Green\n <b>tea</b></h1><p> </p>", url)
     assert category_of(response, wrapper(category=rule), url) == category
+
+
+SESSION = "0f3c9a5be27d4418a6d1c8e2b7f09d35"
+
+
+def session_page(parameters: str, n: int = 4) -> set[str]:
+    body = "".join(f"<a href='/item/{i}?{parameters}'>{i}</a>" for i in range(n))
+    links = wanted_links(page(body), wrapper(), None, 2000, LinkCounts())
+    return {link.url.removeprefix("https://shop.example/item/") for link in links}
+
+
+@pytest.mark.parametrize("name", ["sid", "SessionID", "s", "session_id"])
+def test_session_id_that_all_links_share_is_removed(name: str) -> None:
+    assert session_page(f"{name}={SESSION}") == {"0", "1", "2", "3"}
+    assert session_page(f"a=1&{name}={SESSION}", 3) == {"0?a=1", "1?a=1", "2?a=1"}
+
+
+@pytest.mark.parametrize("parameter", ["sid=12", "sid=abcdefghijklmnopqrst", f"id={SESSION}"])
+def test_other_parameters_that_all_links_share_are_kept(parameter: str) -> None:
+    assert session_page(parameter, 3) == {f"{i}?{parameter}" for i in range(3)}
+
+
+def test_parameter_that_tells_pages_apart_is_no_session_id() -> None:
+    urls = [f"/item/?sid={n}{SESSION}" for n in range(4)]
+    body = "".join(f"<a href='{url}'>x</a>" for url in urls)
+    assert len(wanted_links(page(body), wrapper(), None, 2000, LinkCounts())) == 4
+    assert len(session_page(f"sid={SESSION}", 2)) == 2
+    same = "".join(f"<a href='/item/?sid={SESSION}'>{n}</a>" for n in range(4))
+    (link,) = wanted_links(page(same), wrapper(), None, 2000, LinkCounts())
+    assert link.url.endswith(SESSION)

@@ -90,6 +90,7 @@ NOTHING: tuple[Any, ...] = (None, [], "")
 EXPORTED = ("url", "categories", "outcome", "at")
 DUPLICATE_COLUMNS = ("duplicate_of", "similarity")
 ASKS_PASSWORD = "the page asks for a password instead of showing its fields"
+JSON_PAGE = "JSON instead of a page with markup (fields with jmespath read JSON)"
 SITEMAP_AS_ITEM = (
     "sitemap matched by item_pages: make list_pages match it, too (list_pages = 'sitemap')"
 )
@@ -474,6 +475,9 @@ class WrapperSpider(Spider):
         if (sitemap := self._sitemap(response)) is not None:
             fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest, counts)
         elif page := self._page(response, fetched):
+            if page.selector.type == "json":
+                fetched.outcome, fetched.reason = Outcome.ERROR, JSON_PAGE
+                return
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
             if not any(link.kind is Kind.ITEM for link in fetched.links):
@@ -489,6 +493,9 @@ class WrapperSpider(Spider):
             fetched.outcome, fetched.reason = Outcome.ERROR, SITEMAP_AS_ITEM
             return
         if (page := self._page(response, fetched)) is None:
+            return
+        if self._needs_markup and page.selector.type == "json":
+            fetched.outcome, fetched.reason = Outcome.ERROR, JSON_PAGE
             return
         fetched.content = content = self.read_item(page)
         # Only fields in `content`: `read_item` of a subclass may return other names.
@@ -523,6 +530,12 @@ class WrapperSpider(Spider):
 
     def _sitemap(self, response: Response) -> Sitemap | None:
         return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
+
+    @property
+    def _needs_markup(self) -> bool:
+        """Return whether no field can be read from JSON."""
+        is_ours = type(self).read_item is WrapperSpider.read_item
+        return is_ours and all(field.jmespath is None for field in self.wrapper.fields.values())
 
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
         if problem := page_problem(response):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.harness import Db, Freshet, Pages, visits
+from tests.integration.raw_server import RawServer, page
 
 ITEM = '<title>Tea</title><h1>Tea</h1><p class="price">£2</p>'
 FIELDS = {"title": "h1", "price": "p.price"}
@@ -32,8 +33,8 @@ def test_known_item_keeps_its_content(
 ) -> None:  # fmt: skip
     definition = wrapper(freshet, pages, fields=fields) if fields else wrapper(freshet, pages)
     pages.list("list.html", ["item-a.html"])
-    for hours, page in enumerate((ITEM, stand_in, ITEM)):
-        pages.file("item-a.html", page)
+    for hours, html in enumerate((ITEM, stand_in, ITEM)):
+        pages.file("item-a.html", html)
         freshet.crawl(definition, "-a", "full=1", hours=hours)
     item = visits(database, target=f"{pages.url}/item-a.html")
     assert [visit["outcome"] for visit in item] == ["new", outcome, "not_modified"]
@@ -63,4 +64,23 @@ def test_list_keeps_its_items(freshet: Freshet, database: Db, pages: Pages) -> N
     freshet.crawl(definition, "-a", "full=1", hours=1)
     (listed,) = visits(database, target=f"{pages.url}/list.html", outcome="error")
     assert listed["reason"].startswith("a page with status 200 that reports an error")
+    assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0
+
+
+def test_json_instead_of_pages_is_an_error(freshet: Freshet, database: Db) -> None:
+    json = page('{"error": "busy"}', "Content-Type: application/json")
+    with RawServer() as server:
+        server.answers = {
+            "/list": [page("<a href=/item-1>1</a>"), json],
+            "/item-1": [page(ITEM), json],
+        }
+        definition = freshet.wrapper(
+            "shop", start_urls=[f"{server.url}/list"], item_pages="/item-", robots=False,
+            fields=FIELDS,
+        )  # fmt: skip
+        freshet.crawl(definition)
+        result = freshet.crawl(definition, "-a", "full=1", hours=1, code=1)
+    assert "Traceback" not in result.err
+    reasons = [visit["reason"] for visit in visits(database, outcome="error")]
+    assert reasons == ["JSON instead of a page with markup (fields with jmespath read JSON)"] * 2
     assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0

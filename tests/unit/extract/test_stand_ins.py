@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from scrapy.http import JsonResponse
 
 from crawler.extract.response import stand_in
 from crawler.items import Outcome
-from tests.unit.pages import page
+from tests.unit.pages import SITE, page
 
 PASSWORD = '<input type="password">'
 SCRIPTS = "<p>Enable JavaScript and cookies to continue</p>"
@@ -48,6 +49,7 @@ def test_stand_ins_are_recognized_by_their_heading(
         ("Walnut stool | Shop", "Walnut stool", PASSWORD),
         ("Shop", "Walnut stool", "<h2>Login</h2>" + PASSWORD),
         ("Just a moment", "Just a moment", "<p>A song in three parts.</p>"),
+        ("CAPTCHA", "CAPTCHA", "<p>A test with distorted letters.</p>"),
         ("Login", "Login", "<p>What a login is.</p>"),
         ("How to fix Page not found", "Page not found in Apache", ""),
         ("404", "Page not found", TEXT),
@@ -56,6 +58,13 @@ def test_stand_ins_are_recognized_by_their_heading(
 )
 def test_other_pages_are_not(title: str, heading: str, rest: str) -> None:
     assert outcome(title, heading, rest) is None
+
+
+def test_json_has_no_heading() -> None:
+    json = JsonResponse(
+        SITE, body=b'{"title": "404"}', headers={"Content-Type": "application/json"}
+    )
+    assert stand_in(json, is_known=True) is None
 
 
 def test_menus_do_not_make_a_page_long() -> None:

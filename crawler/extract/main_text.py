@@ -58,18 +58,22 @@ POSTS = (
     ".entry-content, .post-content, .post-body, .article-body, .e-content",
     "article",
 )
-# Parts of a page beside its content, which may differ on every visit: tags, words in class names
-# and ids, and whole names, because parts of posts have names such as `entry-header`.
-REGION_TAGS = frozenset({"aside", "footer", "header", "nav"})
-REGION_WORDS = frozenset({
-    "ad", "ads", "advert", "advertisement", "advertising", "adsense", "banner", "banners", "basket",
-    "breadcrumb", "breadcrumbs", "cart", "consent", "cookie", "cookies", "copyright", "footer",
-    "gdpr", "masthead", "minicart", "nav", "navbar", "navigation", "newsletter", "popular", "promo",
-    "promos", "recommendations", "recommended", "related", "sharing", "sidebar", "similar",
-    "social", "sponsored", "topbar", "trending",
-})  # fmt: skip
-REGION_NAMES = frozenset({"bottom", "header", "menu", "site-header", "top"})
-NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+# Parts of a page beside its content, which may differ on every visit: tags, and names in classes
+# and ids. Names such as `ad-price`, `promo` and `menu` also occur in the content.
+REGION_TAGS = frozenset({"aside", "nav"})
+FRAME_TAGS = frozenset({"footer", "header"})
+CONTENT_TAGS = frozenset({"article", "main"})
+REGION_NAME = re.compile(
+    r"(?:[a-z0-9-]{0,40}-)?(?:side-?bar|breadcrumbs?|nav|navbar|navigation|masthead|topbar"
+    r"|newsletter|copyright|gdpr|consent|cookies?-(?:banner|notice|bar|law|popup|message)|banners?"
+    r"|advert|adverts|advertisements?|advertising|adsense|sponsored|related|recommended"
+    r"|recommendations?|similar|trending|popular|social|sharing|mini-?cart|shopping-cart)"
+    r"(?:-(?:box|block|area|container|wrapper|items?|products?|posts?|list|links?|section|widget"
+    r"|inner|left|right|top|bottom))*"
+    r"|(?:site-|page-)?(?:header|footer)|ads?|ads?-?(?:box|slot|banner|container|wrapper|unit|block)"
+)
+MAX_NAME_CHARACTERS = 200
+CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # trafilatura finds the content of a page with more text reliably.
 MAX_UNSURE_CHARACTERS = 2000
 # A part with more prose is content, whatever its name is.
@@ -229,10 +233,14 @@ def _in_regions(body: Any, blocks: list[Block]) -> set[Any]:
                 prose[element] += len(block.text) - block.linked
     with_heading = {above for heading in body.iter("h1") for above in heading.iterancestors()}
     inside: set[Any] = set()
+    content: set[Any] = set()
     for element in body.iterdescendants():
-        is_inside = element.getparent() in inside
-        if is_inside or (
-            _is_region(element)
+        parent = element.getparent()
+        if parent in content or element.tag in CONTENT_TAGS:
+            content.add(element)
+        is_frame = element.tag in FRAME_TAGS and element not in content
+        if parent in inside or (
+            (is_frame or _is_region(element))
             and prose[element] <= MAX_REGION_PROSE
             and element not in with_heading
         ):
@@ -241,20 +249,17 @@ def _in_regions(body: Any, blocks: list[Block]) -> set[Any]:
 
 
 def _is_region(element: Any) -> bool:
-    if element.tag in REGION_TAGS:
-        return True
     names = f"{element.get('class') or ''} {element.get('id') or ''}"
-    return names != " " and _has_region_name(names)
+    return element.tag in REGION_TAGS or (
+        names != " " and _has_region_name(names[:MAX_NAME_CHARACTERS])
+    )
 
 
 @lru_cache(maxsize=4096)
 def _has_region_name(names: str) -> bool:
     """Return whether one of the names of an element is that of a part beside the content."""
-    return any(
-        name.lower() in REGION_NAMES
-        or not REGION_WORDS.isdisjoint(map(str.lower, NAME_WORD.findall(name)))
-        for name in names.split()
-    )
+    spelled = CAPITAL.sub("-", names).replace("_", "-").lower()
+    return any(REGION_NAME.fullmatch(name) for name in spelled.split())
 
 
 def blocks_of(body: Any, without: Collection[str] = BOILERPLATE) -> list[Block]:

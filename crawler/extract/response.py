@@ -38,6 +38,7 @@ YEAR = re.compile(r"\b\d{4}\b")
 MAX_AHEAD = timedelta(days=1)
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
+MISSING_PAGE = "a page with status 200 that reports a missing page"
 # A page with more text, menus not included, is content, whatever its heading says.
 MAX_STAND_IN_CHARACTERS = 1500
 MAX_HEADING_CHARACTERS = 200
@@ -69,8 +70,15 @@ LOG_IN = re.compile(
     r"|logg inn|\u0432\u0445\u043e\u0434|\u0432\u043e\u0439\u0442\u0438"
     r"|\u30ed\u30b0\u30a4\u30f3|\u767b\u5f55|\u767b\u5165"
 )
+# The number may also be that of a car or of trousers.
+NUMBER_404 = re.compile(r"404")
+NOT_FOUND_MARK = re.compile(
+    rb"not (?:be )?found|n['\xe2].{0,8}t (?:be found|find|exist)|not exist|no longer|missing|oops"
+    rb"|nicht gefunden|introuvable|no encontrad|n\xc3\xa3o encontrad|non trovat|niet gevonden",
+    re.I,
+)
 NOT_FOUND = re.compile(
-    r"(?:http )?(?:error )?(?:404|410)(?: error)?"
+    r"(?:http )?error (?:404|410)|404 error"
     r"|(?:(?:http )?(?:error )?404[:,]? )?(?:(?:sorry|oops)[,!.]* )?(?:(?:the|this|that) )?"
     r"(?:(?:requested )?(?:page|product|item|article|file|document|post|listing) )?"
     r"(?:you (?:requested|(?:are|were) looking for) )?(?:(?:was|is|could|can) ?)?"
@@ -82,13 +90,13 @@ NOT_FOUND = re.compile(
     r" \u043d\u0430\u0439\u0434\u0435\u043d\u0430"
 )
 FAILURE = re.compile(
-    r"(?:http )?(?:error )?(?:429|50[0-4]|52[0-7])(?: error)?"
+    r"(?:http )?error (?:429|50[0-4]|52[0-7])"
     r"|(?:(?:http )?(?:error )?(?:429|50[0-4]|52[0-7])[:,]? )?(?:internal server error"
     r"|bad gateway|(?:the )?(?:service|server|site|website)(?: is)? (?:temporarily |currently )?"
     r"(?:unavailable|offline|down)|gateway time-?out|too many requests|temporarily unavailable)"
-    r"|error establishing a database connection|database error|application error"
+    r"|error establishing a database connection"
     r"|(?:(?:the |our )?(?:site|website)(?: is)? )?(?:currently )?(?:under|down for)"
-    r" (?:scheduled )?maintenance|(?:scheduled )?maintenance(?: mode)?"
+    r" (?:scheduled )?maintenance|scheduled maintenance|maintenance mode"
     r"|we(?:'ll| will) be (?:right )?back(?: soon| shortly)?"
 )
 # JSON types such as application/ld+json have no class in Scrapy.
@@ -181,7 +189,8 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
     for pattern, mark, outcome, problem in (
         (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a check for robots instead of the page"),
         (LOG_IN, PASSWORD, Outcome.ERROR, "a login page instead of the page"),
-        (NOT_FOUND, None, Outcome.GONE, "a page with status 200 that reports a missing page"),
+        (NUMBER_404, NOT_FOUND_MARK, Outcome.GONE, MISSING_PAGE),
+        (NOT_FOUND, None, Outcome.GONE, MISSING_PAGE),
         (FAILURE, None, Outcome.ERROR, "a page with status 200 that reports an error"),
     ):
         phrase = next((text for text in phrases if pattern.fullmatch(text.lower())), None)
@@ -200,7 +209,8 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
 
 def _headings(page: TextResponse) -> list[str]:
     """Return the title of a page, its parts, and the first heading, without final punctuation."""
-    nodes = page.xpath("//title[1] | (//h1)[1]") or page.xpath("(//h2)[1]")
+    # Icons may have titles, too.
+    nodes = page.xpath("//head/title[1] | (//h1)[1]") or page.xpath("(//h2)[1]")
     texts = [node_text(node)[:MAX_HEADING_CHARACTERS] for node in nodes]
     parts = [part for text in texts for part in (text, *TITLE_SEPARATOR.split(text))]
     stripped = (part.replace("\u2019", "'").strip(" .!?\u2026") for part in parts)

@@ -115,3 +115,17 @@ def test_part_with_the_heading_or_prose_is_content_whatever_its_name_is() -> Non
 
 def test_page_with_nothing_but_menus_keeps_its_text() -> None:
     assert main_text(page("<body><div class='nav'>Tea</div></body>"))["main_text"] == "Tea"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["promo-price", "ad-price", "menu", "cart", "card-footer", "top", "cookie", "popularPrice"],
+)
+def test_names_that_content_may_have_are_no_parts_beside_it(name: str) -> None:
+    body = f"<body><h1>Tea</h1><div>Green</div><div class='{name}'>£4</div></body>"
+    assert "£4" in main_text(page(body))["main_text"]
+
+
+def test_header_of_an_article_is_content() -> None:
+    tea = "<article><header><h2>Tea</h2><div>£4</div></header><div>Green</div></article>"
+    assert "£4" in main_text(page(f"<body>{tea}{tea.replace('£4', '£5')}</body>"))["main_text"]

@@ -157,6 +157,23 @@ class Offers:
         lowest = float(self.own[even[order]].min(initial=lowest))
         return Taken(self.first[:-1] + count, lowest)
 
+    def next_within(self, chosen: Ints, left: int) -> NextStep | None:
+        """Return the most valuable step after the chosen ones that fits; None if none does.
+
+        chosen: (n,) as in Allocation
+        left:   parts available
+        """
+        rows = np.flatnonzero(chosen + 1 < self.first[1:])
+        rows = rows[self.more[chosen[rows] + 1] <= left]
+        if not len(rows):
+            return None
+        value = self.value[chosen[rows] + 1]
+        best = rows[np.lexsort((self.key[rows], -value))[0]]
+        step = chosen[best] + 1
+        return NextStep(
+            float(self.value[step]), int(self.key[best]), int(best), int(self.more[step])
+        )
+
 
 class Taken(NamedTuple):
     """Hold the steps that a shard takes.
@@ -167,6 +184,20 @@ class Taken(NamedTuple):
 
     chosen: Ints
     lowest: float
+
+
+class NextStep(NamedTuple):
+    """Describe a step that a shard could take next.
+
+    value:    as in Offers
+    key, row: of its target
+    parts:    visits that it adds
+    """
+
+    value: float
+    key: int
+    row: int
+    parts: int
 
 
 class Clearing(NamedTuple):
@@ -194,6 +225,11 @@ class Clearing(NamedTuple):
         return least if least < np.inf else max(self.marginal, 0.0)
 
 
+def budget_parts(budget: float) -> int:
+    """Return a number of visits a week in whole parts, with a tolerance for rounding."""
+    return int(min(np.floor(budget * (1 + 1e-9) * VISIT_PARTS), MAX_PARTS))
+
+
 def cleared(demand: Callable[[Codes], Sequence[Ints]], least: int, budget: float) -> Clearing:
     """Find the price at which the demand of all shards meets the budget.
 
@@ -201,7 +237,7 @@ def cleared(demand: Callable[[Codes], Sequence[Ints]], least: int, budget: float
     least:  parts of the visits that the limits require
     budget: visits a week; never exceeded, provided that it covers `least`
     """
-    left = max(int(min(np.floor(budget * (1 + 1e-9) * VISIT_PARTS), MAX_PARTS)) - least, 0)
+    left = max(budget_parts(budget) - least, 0)
     everything = demand(np.zeros(1, np.uint32))
     if sum(int(parts[0]) for parts in everything) <= left:
         return Clearing(-1.0, [0] * len(everything))

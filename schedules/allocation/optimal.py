@@ -192,7 +192,9 @@ def limits_of(t: Targets, i: int, price: float) -> Limits:
     for day in range(WEEK_DAYS):
         for z in range(day * DAY_HOURS, (day + 1) * DAY_HOURS):
             surcharge[z] *= t.dither[i, day]
-    return Limits(surcharge, tilted(t.phase[i], slope), t.min_hours[i], t.max_hours[i])
+    return Limits(
+        surcharge, tilted(t.phase[i], slope), t.min_hours[i], t.max_hours[i], is_dense=False
+    )
 
 
 @compiled

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.allocation import policies
-from schedules.allocation.allocate import Codes, Offers, allocate, cleared, least_parts
+from schedules.allocation.allocate import (
+    Codes,
+    NextStep,
+    Offers,
+    allocate,
+    budget_parts,
+    cleared,
+    least_parts,
+)
 from schedules.allocation.optimal import (
     LOWEST_PRICE,
     Candidates,
@@ -43,7 +51,14 @@ from schedules.placement.load import (
     week_load,
 )
 from schedules.population import Columns, InMemory, Population, Shards, min_per_day
-from schedules.schedule import PAGE_CYCLES, VISIT_PARTS, WEEK_DAYS, WEEK_HOURS, Schedules
+from schedules.schedule import (
+    PAGE_CYCLES,
+    VISIT_PARTS,
+    WEEK_DAYS,
+    WEEK_HOURS,
+    Schedules,
+    in_parts,
+)
 from schedules.terms import (
     AT_MIN_RATE,
     BUDGET,
@@ -80,8 +95,10 @@ MIN_VALUE_SHARE = 0.7
 FIRST_MIN_VALUE = 16.0
 # Rare visits that must not wait can make one week fuller than others; the next try spends less.
 TRIES = 3
-# Small budgets, in visits a week, are used completely, which takes more tries.
-SMALL_BUDGET, SMALL_TRIES = 1_000, 6
+# Small budgets, in visits a week, are used completely, which takes more tries, cheaper steps, and
+# steps that fit although a more valuable one does not.
+SMALL_BUDGET, SMALL_TRIES, SMALL_VALUE_SHARE = 1_000, 8, 0.25
+MAX_FILLED = 32
 
 
 class GoalTooHigh(ValueError):
@@ -325,30 +342,38 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
     population, share = sample.population, len(sample.population) / n if n else 1.0
+    whole = terms.budget_per_day * WEEK_DAYS
+    is_small = whole <= SMALL_BUDGET
     small = _Sample(sample, terms, now, share)
     days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
     surcharge, price = small.surcharge(days), small.allocated(days)[1]
-    least = sum(shards.each(offer, terms.aim, surcharge, MIN_VALUE_SHARE * price))
-    whole, needed = terms.budget_per_day * WEEK_DAYS, least / VISIT_PARTS
+    value_share = SMALL_VALUE_SHARE if is_small else MIN_VALUE_SHARE
+    least = sum(shards.each(offer, terms.aim, surcharge, value_share * price))
+    needed = least / VISIT_PARTS
     if needed > whole * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, n)
     # Visits are whole, so the fullest week can have one more than the mean. That is much of a small
     # budget, so try all of it first.
-    is_small = whole <= SMALL_BUDGET
-    budget = max(whole if is_small else whole - 1, needed)
-    for _ in range(SMALL_TRIES if is_small else TRIES):
+    budget, most = max(whole if is_small else whole - 1, needed), np.ceil(whole - 1e-6)
+    tries = SMALL_TRIES if is_small else TRIES
+    for left in range(tries - 1, -1, -1):
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)
         taken = shards.each(take, clearing.marginal, own=[(left,) for left in clearing.left])
         price = clearing.price([lowest for lowest, _ in taken])
-        cycles = np.array([counts for _, counts in taken])
+        if is_small:
+            fill(shards, budget_parts(budget) - sum(parts for _, parts in taken))
+            price = price_of(shards, price)
+        cycles = np.array(shards.each(count_cycles))
         before = np.cumsum(cycles, axis=0) - cycles
         shards.each(place, terms.aim, surcharge, price, now, own=[(own,) for own in before])
         balance(shards, now)
         load = np.sum(shards.each(load_of_weeks), axis=0) / VISIT_PARTS
-        over = float(load.max()) - whole
-        if over <= 1e-6:
+        over = np.maximum(load - most, 0)
+        if over.max() <= 1e-6:
             break
-        budget = max(min(budget, float(load.mean())) - over, needed)
+        # If cycles of different lengths collide in a few weeks, a few visits less are enough.
+        excess = float(over.mean() if is_small and left > 1 else over.max())
+        budget = max(min(budget, float(load.mean())) - excess, needed)
     shards.each(give_reasons)
     return price
 
@@ -377,16 +402,71 @@ def demand(columns: Columns, codes: Codes) -> Ints:
     return _offers(columns).demand(codes)
 
 
-def take(columns: Columns, marginal: float, left: int) -> tuple[float, Ints]:
+def take(columns: Columns, marginal: float, left: int) -> tuple[float, int]:
     """Take the steps of a shard at a price; arguments as in `Offers.taken`.
 
-    Returns the lowest value taken, and the (PLACES,) number of targets with each cycle length.
+    Returns the lowest value taken, and the visits of all targets in parts.
     """
     taken = _offers(columns).taken(marginal, left)
-    del columns["offers"]
     columns["chosen"] = taken.chosen
-    weeks = weeks_of(taken.chosen, columns["candidates"].steps, PAGE_CYCLES)
-    return taken.lowest, np.bincount(weeks, minlength=PLACES)
+    visits = columns["candidates"].steps.visits[taken.chosen]
+    return taken.lowest, int(in_parts(visits).sum())
+
+
+def fill(shards: Shards, left: int) -> None:
+    """Take the most valuable further steps that fit into `left` parts, at most MAX_FILLED."""
+    for _ in range(MAX_FILLED):
+        offered = enumerate(shards.each(next_step, left))
+        steps = [(-step.value, step.key, number, step) for number, step in offered if step]
+        if not steps:
+            break
+        _, _, number, step = min(steps)
+        shards.one(number, take_next, step.row)
+        left -= step.parts
+
+
+def price_of(shards: Shards, price: float) -> float:
+    """Return the value of the last visit that no step of a higher value was omitted for.
+
+    price: returned if there is no such visit
+    """
+    omitted = max(shards.each(highest_omitted))
+    lowest = min(shards.each(lowest_taken, omitted))
+    return lowest if lowest < np.inf else max(omitted, 0.0) or price
+
+
+def highest_omitted(columns: Columns) -> float:
+    """Return the highest value of the next steps of a shard; -inf if there are none."""
+    steps, following = columns["candidates"].steps, columns["chosen"] + 1
+    return float(steps.value[following[following < steps.first[1:]]].max(initial=-np.inf))
+
+
+def lowest_taken(columns: Columns, least: float) -> float:
+    """Return the lowest value of a shard's taken steps that is `least` or more; inf if none is."""
+    steps, chosen = columns["candidates"].steps, columns["chosen"]
+    is_taken = np.arange(len(steps.value)) <= np.repeat(chosen, np.diff(steps.first))
+    value = steps.value[is_taken]
+    return float(value[value >= least].min(initial=np.inf))
+
+
+def next_step(columns: Columns, left: int) -> NextStep | None:
+    """Return the most valuable further step of a shard that fits into `left` parts."""
+    return _offers(columns).next_within(columns["chosen"], left)
+
+
+def take_next(columns: Columns, row: int) -> None:
+    """Take the next step of a target of a shard."""
+    chosen: Ints = columns["chosen"]
+    chosen[row] += 1
+    # Engines store a column when it is set.
+    columns["chosen"] = chosen
+
+
+def count_cycles(columns: Columns) -> Ints:
+    """Return the (PLACES,) number of targets with each cycle length; drop the offers of a shard."""
+    columns.pop("offers", None)
+    weeks = weeks_of(columns["chosen"], columns["candidates"].steps, PAGE_CYCLES)
+    return np.bincount(weeks, minlength=PLACES)
 
 
 def place(
@@ -437,7 +517,7 @@ class _Sample:
         worth = estimates.population.weight / estimates.population.cost
         # Values are proportional to weights, so plans do not depend on the unit of the weights.
         self.lowest = LOWEST_PRICE * float(worth.min()) if len(worth) else LOWEST_PRICE
-        self.least = FIRST_MIN_VALUE
+        self.least = FIRST_MIN_VALUE * float(worth.mean()) if len(worth) else FIRST_MIN_VALUE
 
     def surcharge(self, surcharges: Floats) -> Floats:
         """Return the (s, 168) surcharges of local hours from the (s, 7) surcharges of UTC days."""

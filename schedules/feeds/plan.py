@@ -375,7 +375,14 @@ def _optimal(
     least, last = min_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        best = optimal_schedules(posting, limits, current, visits_per_week=budget)
+        try:
+            best = optimal_schedules(posting, limits, current, visits_per_week=budget)
+        except BudgetTooSmall as error:
+            # On a site with closed hours, the longest intervals may need more visits.
+            least = error.min_per_day * WEEK_DAYS
+            if least > whole * (1 + 1e-6):
+                raise
+            best = optimal_schedules(posting, limits, current, visits_per_week=least)
         schedules = best.schedules
         schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
         schedules = balanced(schedules, population, last, now)

@@ -50,12 +50,14 @@ class Limits(NamedTuple):
     surcharge: (168,) price of the hour in addition to a request's; inf if the hour is closed
     tilt:      (168,) makes one of several equivalent hours preferable, as if it cost this much less
     min_hours, max_hours: shortest and longest interval between two visits
+    is_dense: whether every slot must leave room for as many others as without it
     """
 
     surcharge: Floats
     tilt: Floats
     min_hours: float
     max_hours: float
+    is_dense: bool = False
 
 
 class Choice(NamedTuple):
@@ -100,6 +102,8 @@ def best_split(c: Costs, limits: Limits, a: int, n: int) -> tuple[float, int]:
         middle = min(max(WEEK_HOURS - begin, 0), len(cost))
         _add_prices(limits, begin, cost[:middle])
         _add_prices(limits, begin + middle - WEEK_HOURS, cost[middle:])
+        if limits.is_dense:
+            _keep_room(limits, begin - a, n - a, cost)
         where = begin + lowest(cost)
         if cost[where - begin] < np.inf:
             return cost[where - begin] - limits.tilt[where % WEEK_HOURS], where
@@ -118,6 +122,19 @@ def _add_prices(limits: Limits, first: int, cost: Floats) -> None:
     surcharge, tilt = limits.surcharge[first:], limits.tilt[first:]
     for j in range(len(cost)):
         cost[j] += surcharge[j] + tilt[j]
+
+
+@compiled
+def _keep_room(limits: Limits, begin: int, hours: int, cost: Floats) -> None:
+    """Exclude slots after which fewer others would fit into an interval of `hours`.
+
+    cost: of slots from `begin` hours after the start of the interval on
+    """
+    least = max(1, int(np.ceil(limits.min_hours)))
+    spare = hours % least
+    for j in range(len(cost)):
+        if (begin + j) % least > spare:
+            cost[j] = np.inf
 
 
 @compiled
@@ -218,6 +235,14 @@ def options(c: Costs, limits: Limits, least: float) -> Choice:
             cost[i], rare[i] = best_single(c, limits, weeks)
     weekly, first = best_single(c, limits, 1)
     saved, slots, needed, full = insert(c, limits, first, least)
+    if full and len(slots) < WEEK_HOURS // max(1, int(np.ceil(limits.min_hours))):
+        # Intervals of less than twice the shortest one cannot be split. Keep room for more slots.
+        dense = Limits(
+            limits.surcharge, limits.tilt, limits.min_hours, limits.max_hours, is_dense=True
+        )
+        more = insert(c, dense, first, least)
+        if len(more[1]) > len(slots) and more[2] <= needed:
+            saved, slots, needed, full = more
     for n in range(len(slots)):
         weekly -= saved[n - 1] if n else 0.0
         visits[RARE + n] = n + 1.0

@@ -61,3 +61,40 @@ def test_budget_is_used_whatever_the_unit_of_weights(unit: float) -> None:
     scaled = plan(replace(some, weight=some.weight * unit), past, terms, NOW)
     assert scaled.requests_per_day == pytest.approx(usual.requests_per_day, rel=0.01)
     assert scaled.stale.sum() == pytest.approx(usual.stale.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("targets", "per_week", "used"), [(1, 0.95, 0.5), (2, 1.0, 0.58), (6, 2.9, 2.5)]
+)
+def test_budget_of_few_visits_a_week_is_used(targets: int, per_week: float, used: float) -> None:
+    """A week has whole visits, so a budget of 0.95 a week allows one in every other week."""
+    some = population(targets, ZONES[:1])
+    past = watched(some, changes(some, np.full(targets, 9.0)))
+    made = plan(some, past, Terms(budget_per_day=per_week / 7), NOW)
+    assert used <= 7 * made.requests_per_day <= per_week + 1e-6
+    assert fullest_week(made.schedules) <= np.ceil(per_week)
+
+
+@pytest.mark.parametrize("shortest", [2.0, 5.0, 24.0, 33.5])
+def test_shortest_interval_leaves_room_for_all_visits(shortest: float) -> None:
+    """Halving intervals until none can be halved again would leave out up to half of the visits."""
+    some = replace(population(2, ZONES[3:4]), min_hours=np.full(2, shortest))
+    past = watched(some, changes(some, np.full(2, 160.0)), every=1)
+    made = plan(some, past, Terms(budget_per_day=48), NOW).schedules
+    assert made.visits_per_week.tolist() == 2 * [168 // np.ceil(shortest)]
+    for i in range(2):
+        assert gaps(made[i]).min() >= shortest
+
+
+def test_feeds_are_planned_if_their_longest_intervals_need_the_whole_budget() -> None:
+    """Open hours by night make the longest interval of 36 hours need a visit every day."""
+    some = replace(
+        population(3, ZONES[:1]), max_hours=np.full(3, 36.0),
+        open_hours=(np.arange(168) % 24 < 6)[None, :],
+    )  # fmt: skip
+    past = watched(some, changes(some, rates(3)), every=24)
+    terms, none = Terms(budget_per_day=3.05), Schedules.none(3)
+    made = plan_feeds(some, past, np.full(3, 20), terms, NOW, none)
+    assert made.requests_per_day == pytest.approx(3)
+    for i in range(3):
+        assert gaps(made.schedules[i]).max() <= 36

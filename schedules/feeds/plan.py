@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
+from schedules.allocation.plan import SMALL_BUDGET
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.feeds.optimal import FeedLimits, FeedPlan, optimal_schedules
 from schedules.feeds.placement import course, interval_posts
@@ -373,7 +374,8 @@ def _optimal(
         population.site, population.open_hours,
     )  # fmt: skip
     least, last = min_per_day(population) * WEEK_DAYS, histories.until
-    budget = max(whole - 1, least)
+    # Visits are whole, so the fullest week can have one more than the mean.
+    budget, most = max(whole if whole <= SMALL_BUDGET else whole - 1, least), np.ceil(whole - 1e-6)
     for _ in range(TRIES):
         try:
             best = optimal_schedules(posting, limits, current, visits_per_week=budget)
@@ -386,7 +388,7 @@ def _optimal(
         schedules = best.schedules
         schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
         schedules = balanced(schedules, population, last, now)
-        over = fullest_week(schedules) - whole
+        over = fullest_week(schedules) - most
         if over <= 1e-6:
             break
         budget = max(budget - over, least)

@@ -75,6 +75,18 @@ def test_budget_of_few_visits_a_week_is_used(targets: int, per_week: float, used
     assert fullest_week(made.schedules) <= np.ceil(per_week)
 
 
+@pytest.mark.parametrize(
+    ("targets", "per_week", "used"), [(1, 0.95, 0.5), (1, 2.0, 2), (3, 4.6, 4)]
+)
+def test_budget_of_few_fetches_a_week_is_used(targets: int, per_week: float, used: float) -> None:
+    some = population(targets, ZONES[:1])
+    past = watched(some, changes(some, np.full(targets, 9.0)))
+    terms, none = Terms(budget_per_day=per_week / 7), Schedules.none(targets)
+    made = plan_feeds(some, past, np.full(targets, 5), terms, NOW, none)
+    assert used <= 7 * made.requests_per_day <= per_week + 1e-6
+    assert fullest_week(made.schedules) <= np.ceil(per_week)
+
+
 @pytest.mark.parametrize("shortest", [2.0, 5.0, 24.0, 33.5])
 def test_shortest_interval_leaves_room_for_all_visits(shortest: float) -> None:
     """Halving intervals until none can be halved again would leave out up to half of the visits."""

@@ -356,7 +356,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     # budget, so try all of it first.
     budget, most = max(whole if is_small else whole - 1, needed), np.ceil(whole - 1e-6)
     tries = SMALL_TRIES if is_small else TRIES
-    for left in range(tries - 1, -1, -1):
+    for tries_left in range(tries - 1, -1, -1):
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)
         taken = shards.each(take, clearing.marginal, own=[(left,) for left in clearing.left])
         price = clearing.price([lowest for lowest, _ in taken])
@@ -372,7 +372,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
         if over.max() <= 1e-6:
             break
         # If cycles of different lengths collide in a few weeks, a few visits less are enough.
-        excess = float(over.mean() if is_small and left > 1 else over.max())
+        excess = float(over.mean() if is_small and tries_left > 1 else over.max())
         budget = max(min(budget, float(load.mean())) - excess, needed)
     shards.each(give_reasons)
     return price

@@ -354,7 +354,8 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
         raise BudgetTooSmall(needed / WEEK_DAYS, n)
     # Visits are whole, so the fullest week can have one more than the mean. That is much of a small
     # budget, so try all of it first.
-    budget, most = max(whole if is_small else whole - 1, needed), np.ceil(whole - 1e-6)
+    budget = max(whole if is_small else whole - 1, needed)
+    most = float(np.ceil(whole - 1e-6)) if is_small else whole
     tries = SMALL_TRIES if is_small else TRIES
     for tries_left in range(tries - 1, -1, -1):
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)

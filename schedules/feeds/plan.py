@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
-from schedules.allocation.plan import SMALL_BUDGET
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.feeds.optimal import FeedLimits, FeedPlan, optimal_schedules
 from schedules.feeds.placement import course, interval_posts
@@ -48,6 +47,8 @@ WATCH_SHARE = 0.1
 PERIOD_WEEKS = 4
 QUANTILES = (0.05, 0.95)
 TRIES = 4
+# Small budgets, in visits a week, are used completely.
+SMALL_BUDGET = 500
 HALVINGS = 40
 # Tolerance for rounding errors in numbers of posts.
 RESIDUE = 1e-9
@@ -375,7 +376,9 @@ def _optimal(
     )  # fmt: skip
     least, last = min_per_day(population) * WEEK_DAYS, histories.until
     # Visits are whole, so the fullest week can have one more than the mean.
-    budget, most = max(whole if whole <= SMALL_BUDGET else whole - 1, least), np.ceil(whole - 1e-6)
+    is_small = whole <= SMALL_BUDGET
+    budget = max(whole if is_small else whole - 1, least)
+    most = float(np.ceil(whole - 1e-6)) if is_small else whole
     for _ in range(TRIES):
         try:
             best = optimal_schedules(posting, limits, current, visits_per_week=budget)

@@ -21,7 +21,7 @@ from tests.site.running import RunningSite
 
 DUPLICATES = "characters"
 
-ITEMS = 1000
+ITEMS = 500
 LISTS = ITEMS // 100
 WRAPPER = """
 name = "crash"
@@ -154,7 +154,7 @@ def test_three_mongod_kills_lose_and_repeat_no_visit(crashing: Crashing) -> None
 def test_crawl_survives_kill_of_the_embedded_server(crashing: Crashing) -> None:
     crashing.server.start()
     crawl = crashing.start()
-    crashing.wait_for_visits(200)
+    crashing.wait_for_visits(ITEMS // 5)
     pid = crashing.server.pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

@@ -7,8 +7,9 @@ import errno
 import os
 import sys
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -157,7 +158,7 @@ class Command(crawl.Command):
             return
         wrapper = spider.read_wrapper(spider.read_arguments(opts.spargs))
         name = wrapper.name
-        if name != spider.name and name in get_spider_loader(self.settings).list():
+        if name != spider.name and name in self._loader.list():
             raise ConfigError(
                 f"the name {name!r} is taken by a spider class. Give this site another name"
             )
@@ -175,6 +176,11 @@ class Command(crawl.Command):
 
         with_database(config, check)
 
+    @cached_property
+    def _loader(self) -> Any:
+        # Each loader copies all settings.
+        return get_spider_loader(self.settings)
+
     def _spider(self, name: str) -> type[Spider]:
         """Return the spider class of a name, which may be that of a stored site definition."""
         from spiders.site import Loader, lacks_file, stored_definitions
@@ -182,7 +188,7 @@ class Command(crawl.Command):
         assert self.settings is not None
         if self._loaded is not None and self._loaded.name == name:
             return self._loaded
-        loader = get_spider_loader(self.settings)
+        loader = self._loader
         try:
             spider = loader.load(name)
         except KeyError:

@@ -101,11 +101,16 @@ def load() -> None:
 
 
 def read_packages_once() -> None:
-    """Cache the entry points of all installed packages, which Scrapy reads in each command."""
+    """Cache the entry points and versions of packages, which Scrapy reads in each command."""
     from scrapy import cmdline  # after ENDING has been registered
+    from scrapy.settings import Settings
+    from scrapy.utils import log
 
     cmdline.entry_points = functools.cache(cmdline.entry_points)
     cmdline.entry_points(group="scrapy.commands")
+    usual = Settings().getlist("LOG_VERSIONS")
+    versions, read_versions = log.get_versions(usual), log.get_versions
+    log.get_versions = lambda names: versions if names == usual else read_versions(names)
 
 
 def use_caches() -> None:

@@ -54,6 +54,8 @@ LONGEST = (
     "unit/fetch/test_worst_texts.py",
     "unit/cli/test_docs.py",
 )
+# Items of the demo site: a crawl of its 200 takes a second.
+SITE_ITEMS = 60
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 # The machine may be busy.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -225,8 +227,8 @@ def freshet(
 
 @pytest.fixture
 def site() -> Iterator[RunningSite]:
-    """Run the demo site with its clock at the start of its history."""
-    with RunningSite("--log-big") as running:
+    """Run a small demo site with its clock at the start of its history."""
+    with RunningSite("--log-big", items=SITE_ITEMS) as running:
         yield running
 
 

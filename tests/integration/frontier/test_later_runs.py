@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from rapidfuzz.distance import Indel
 
+from tests.conftest import SITE_ITEMS
 from tests.integration.demo import shop_wrapper
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, urls, visits
 from tests.site import big
@@ -197,7 +198,7 @@ def test_reverted_content_adds_no_version(freshet: Freshet, database: Db, pages:
 def test_change_log_matches_changes_of_the_site(
     freshet: Freshet, database: Db, site: RunningSite, days: int
 ) -> None:
-    world, now = World(), START + timedelta(days=days)
+    world, now = World(items=SITE_ITEMS), START + timedelta(days=days)
     wrapper = shop_wrapper(freshet, site)
     freshet.crawl(wrapper)
     site.set_clock(now)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SITE_ITEMS
 from tests.integration.demo import FIELDS, ITEMS, POSTS
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, target, urls, visits
 from tests.site.running import RunningSite
@@ -33,7 +34,7 @@ def test_sitemap_adds_all_its_pages(freshet: Freshet, database: Db, site: Runnin
     sitemap = f"{site.url}/sitemap.xml"
     wrapper = freshet.wrapper("map", start_urls=[sitemap], item_pages=[ITEMS, POSTS], fields=FIELDS)
     freshet.crawl(wrapper)
-    live = World().paths(START)
+    live = World(items=SITE_ITEMS).paths(START)
     assert urls(database.posts.find()) == {site.url + path for path in live}
     assert asked(site).total() == len(live) + 1
     assert target(database, sitemap)["kind"] == "list"

@@ -20,6 +20,8 @@ from tests.site.world import START
 ROOT = Path(__file__).resolve().parents[2]
 # Tests replace `sys.executable`.
 PYTHON = sys.executable
+# The variable that tells a server the id of the process that uses it.
+CLIENT = "SITE_CLIENT"
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
 
@@ -82,7 +84,8 @@ class RunningServer:
     def __enter__(self) -> Self:
         errors = self.folder / "errors.txt"
         with errors.open("w", encoding="utf-8") as stderr:
-            self._process = launch(self._module, self._options, os.environ, stderr)
+            env = os.environ | {CLIENT: str(os.getpid())}
+            self._process = launch(self._module, self._options, env, stderr)
         assert self._process.stdout is not None
         self.url = _first_line(self._process.stdout)
         if not self.url.startswith("http://"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Protocol
 
 from twisted.internet import reactor as twisted_reactor
+from twisted.internet.task import LoopingCall
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from tests.site.exchange import Exchange, RequestLog
+from tests.site.running import CLIENT
 
+CHECK_SECONDS = 1.0
 reactor: Any = twisted_reactor  # The reactor is a module whose methods have no type annotations.
 
 
@@ -45,8 +49,20 @@ class Root(Resource):
 
 
 def run(handler: Handler, log: RequestLog, port: int) -> None:
-    """Listen (0: any free port), print the address on one line, and serve until SIGTERM."""
+    """Listen (0: any free port), print the address on one line, and serve until SIGTERM.
+
+    If CLIENT names a process, the server also ends after that process, which may be killed.
+    """
     factory = Site(Root(handler, log))  # type: ignore[no-untyped-call]
     listening = reactor.listenTCP(port, factory, interface="127.0.0.1")
     print(f"http://127.0.0.1:{listening.getHost().port}", flush=True)
+    if client := os.environ.get(CLIENT):
+        LoopingCall(_end_with, int(client)).start(CHECK_SECONDS, now=False)
     reactor.run()
+
+
+def _end_with(client: int) -> None:
+    try:
+        os.kill(client, 0)
+    except OSError:
+        reactor.stop()

@@ -152,9 +152,11 @@ def read_changes(page: Page, url: str) -> None:
     """Move through the inbox by keys; mark a new page as read, then open the changed page."""
     page.keyboard.press("g")
     page.keyboard.press("c")
-    expect(page.get_by_role("heading", name="Changes")).to_be_visible()
     # The script that handles the keys may load later than the text.
-    page.wait_for_load_state()
+    page.wait_for_url(re.compile(r"/changes(\?|$)"), wait_until="load")
+    expect(page.get_by_role("heading", name="Changes")).to_be_visible()
+    # A window without focus ignores keys.
+    page.bring_to_front()
     changes = page.locator("[data-change]")
     expect(changes).to_have_count(29)
     expect(changes.first).to_contain_text(url)

@@ -243,16 +243,21 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
 @pytest.mark.soak
 @pytest.mark.usefixtures("mongo")
 def test_unavailable_database_is_logged_once(freshet: Freshet, own_server: EmbeddedServer) -> None:
-    env = {"MONGO_URI": own_server.uri, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.5}
+    env = {"MONGO_URI": own_server.uri, "FRESHET_MONGO_TIMEOUT_SECONDS": 1}
     with Serve(freshet, **env) as serve:
         own_server.stop()
-        time.sleep(4)
-        assert serve.get()[0] == 503, "users cannot be checked without the database"
+        # Each request waits for the database as long as an update, so that two updates fail.
+        for _ in range(5):
+            assert serve.get()[0] == 503, "users cannot be checked without the database"
         own_server.start()
         with MongoClient[Row](own_server.uri, tz_aware=True) as client:
             put(client.get_default_database(), "rate", {"value": "back"})
         wait_for(lambda: "back" in serve.get()[1])
     lines = serve.err.splitlines()
-    assert len(lines) == 2, lines
-    assert "updates of dashboards paused until MongoDB is available" in lines[0]
-    assert lines[1] == "scrapy web: updates of dashboards resumed"
+    assert len(lines) >= 2, lines
+    # On a busy machine, the server may miss the time limit again after it has started.
+    paused, resumed = lines[::2], lines[1::2]
+    assert all("updates of dashboards paused until MongoDB is available" in x for x in paused), (
+        lines
+    )
+    assert set(resumed) == {"scrapy web: updates of dashboards resumed"}

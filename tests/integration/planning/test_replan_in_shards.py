@@ -61,22 +61,22 @@ def comparable(report: Row) -> Row:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "numbers"),
     [
-        ("--budget", "60/day"),
-        ("--budget", "90/day", "--daily-cap", "95/day", "--hourly-cap", "5/hour"),
-        ("--freshness", "0.5"),
+        (("--budget", "60/day"), (1, 3, 7)),
+        (("--budget", "90/day", "--daily-cap", "95/day", "--hourly-cap", "5/hour"), (3,)),
+        (("--freshness", "0.5"), (7,)),
     ],
     ids=["budget", "caps", "goal"],
 )
 def test_processes_give_the_same_plan_as_one_process(
-    stored: Stored, freshet: Freshet, options: tuple[str, ...]
+    stored: Stored, freshet: Freshet, options: tuple[str, ...], numbers: tuple[int, ...]
 ) -> None:
     db, uri = stored
     put(db, uri, pages())
     expected = planned(freshet, *options)
     plan = schedules(db)
-    for shards in (1, 3, 7):
+    for shards in numbers:
         db.plans.delete_many({})
         db.targets.update_many({}, {"$unset": {"plan": ""}})
         made = planned(freshet, *options, *PROCESSES, "--shards", shards)

@@ -53,11 +53,12 @@ class World:
         pages.remove("item-left.html")
         self.shop.remove("left")
 
-    def add(self, name: str, words: str, **env: object) -> None:
-        """Add an item to the shop and crawl it."""
+    def add(self, items: dict[str, str], **env: object) -> None:
+        """Add items with these texts to the shop and crawl it."""
         self.hours += 24
-        self.shop.append(name)
-        article(self.pages, name, words)
+        self.shop += items
+        for name, words in items.items():
+            article(self.pages, name, words)
         site(self.freshet, self.pages, *self.shop, spider="shop")
         self.freshet.crawl(self.wrapper, hours=self.hours, **env)
 
@@ -109,8 +110,11 @@ def test_moving_claims_both_ways_keeps_verdicts(world: World, redis: str) -> Non
                 assert world.posts() == expected
             name = f"{'to' if env else 'back'}{round_number}"
             # Copies of a post without copies, of an original with copies, and of a deleted post.
-            for kind, words in (("alone", ALONE), ("a", A), ("left", LEFT)):
-                world.add(f"{kind}{name}", edited(words, 2, round_number + len(name)), **env)
+            kinds = {"alone": ALONE, "a": A, "left": LEFT}
+            seed = round_number + len(name)
+            world.add(
+                {f"{kind}{name}": edited(words, 2, seed) for kind, words in kinds.items()}, **env
+            )
             now = world.posts()
             assert {key: now[key] for key in expected} == expected
             firsts = {
@@ -145,7 +149,7 @@ def test_claims_stay_in_mongodb_if_redis_is_unreachable(world: World) -> None:
     assert run(world.freshet, "duplicates", "rebuild", REDIS_URL=unreachable).code == 1
     assert meta(world.db) == before
     assert list(world.db.signatures.find()) == signatures
-    world.add("again", edited(ALONE, 2))
+    world.add({"again": edited(ALONE, 2)})
     assert world.posts()["shop again"] == "shop alone"
 
 
@@ -180,13 +184,13 @@ def test_interrupted_move_is_repeated_or_undone(world: World, redis: str, steps:
     asyncio.run(move())
     if steps != "noted":
         # Without Redis, the claims are still in MongoDB.
-        world.add("undone", edited(ALONE, 2))
+        world.add({"undone": edited(ALONE, 2)})
         assert world.posts() == expected | {"shop undone": "shop alone"}
         assert "index" not in meta(world.db)
         asyncio.run(move())
-    world.add("repeated", edited(ALONE, 3, 7), REDIS_URL=redis)
+    world.add({"repeated": edited(ALONE, 3, 7)}, REDIS_URL=redis)
     assert world.posts()["shop repeated"] == "shop alone"
-    world.add("more", edited(A, 2, 9), REDIS_URL=redis)
+    world.add({"more": edited(A, 2, 9)}, REDIS_URL=redis)
     assert world.posts()["shop more"] in ("shop a", "shop b")
     assert world.db.signatures.find_one({"bands": {"$exists": True}}) is None
     with driver.Redis.from_url(redis) as client:

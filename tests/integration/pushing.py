@@ -19,7 +19,7 @@ from tests.site.running import RunningServer
 
 CALLBACK = "https://public.example/push"
 FEED = "http://127.0.0.1:9/feed"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 OPEN = build_opener(ProxyHandler({}))
 
@@ -93,7 +93,7 @@ def ask(
     """Send a request; return the status and the text of the response."""
     request = Request(url, body, headers or {}, method=method or None)
     try:
-        with OPEN.open(request, timeout=10) as response:
+        with OPEN.open(request, timeout=PATIENCE_SECONDS) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
         with error:

@@ -19,7 +19,7 @@ from tests.site.running import RunningSite
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 # Time limit for crawls and planner jobs, which run in their own processes.
 JOB_MILLISECONDS = 90_000
-RELOADS, RELOAD_MILLISECONDS = 6, 3_000
+RELOADS, RELOAD_MILLISECONDS = 30, 3_000
 NAME = "mill"
 
 

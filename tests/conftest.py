@@ -135,10 +135,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a MongoDB server, and put the longest modules first."""
-    for item in items:
-        if "mongo" in getattr(item, "fixturenames", ()):
-            item.add_marker("mongo")
+    """Put the longest modules first."""
     places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 

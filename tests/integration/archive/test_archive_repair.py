@@ -301,7 +301,6 @@ def test_verify_finds_damage(freshet: Freshet, config: Config) -> None:
     assert "no archive of 'other'. Sites with an archive: shop" in done.complaint
 
 
-@pytest.mark.mongo
 @pytest.mark.soak
 def test_killed_crawls_leave_a_record_for_each_visit(
     freshet: Freshet, database: Db, shop: str

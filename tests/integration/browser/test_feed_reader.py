@@ -9,7 +9,7 @@ from tests.integration.harness import Db
 from tests.integration.web.served import Served
 from tests.integration.web.test_web_feeds import put_feed, put_post
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 FEED = "feeds https://a.example/feed"
 
 

@@ -22,7 +22,7 @@ from tests.integration.web.served import Served
 from tests.integration.web.test_web_security import routes
 from tests.site.hostile_markup import EVIL
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 # Less than the title of 1 MB; the reference of the API has 510 kB.
 MAX_BYTES = 600_000
 # Routes that do not return HTML.

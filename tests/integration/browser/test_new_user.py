@@ -16,7 +16,7 @@ from tests.integration.web.browser import PASSWORD, put_user
 from tests.integration.web.served import Served
 from tests.site.running import RunningSite
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 # Time limit for crawls and planner jobs, which run in their own processes.
 JOB_MILLISECONDS = 90_000
 RELOADS, RELOAD_MILLISECONDS = 30, 3_000

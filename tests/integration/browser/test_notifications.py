@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.integration.harness import Db, Freshet
 from tests.integration.web.test_web_notifications import put_change, put_message
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 FILE = '[channels.team]\napprise = "json://127.0.0.1:9"\n'
 
 

@@ -7,7 +7,7 @@ from playwright.sync_api import Page
 
 from tests.integration.web.served import Served
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,6 @@ def figures(row: str, text: str) -> list[float]:
 
 
 @pytest.mark.soak
-@pytest.mark.mongo
 @pytest.mark.usefixtures("mongo")
 def test_quickstart_has_figures_that_demo_prints(environment: dict[str, str]) -> None:
     began = time.time() - 100
@@ -88,7 +87,6 @@ def test_quickstart_has_figures_that_demo_prints(environment: dict[str, str]) ->
 
 
 @pytest.mark.soak
-@pytest.mark.mongo
 @pytest.mark.usefixtures("mongo")
 def test_killed_demo_leaves_no_site_behind(environment: dict[str, str]) -> None:
     with demo(environment) as process:

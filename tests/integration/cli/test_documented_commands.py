@@ -31,7 +31,7 @@ from tests.integration.harness import LIMIT_SECONDS, Db, Freshet, Pages, Result,
 from tests.integration.inside import run
 from tests.integration.known_pages import on
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]

@@ -35,7 +35,7 @@ from tests.integration.inside import run
 from tests.integration.known_pages import on
 from tests.integration.notify.webhooks import serving
 
-pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.usefixtures("warm")
 CELL = '[cells.heading]\nurl = "{}/front.html"\ncss = "h1"\nevery = "5m"\n'
 NOTIFY = """
 [[rules]]

@@ -15,7 +15,6 @@ from tests.integration.inside import run
 NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
 ONE, TWO = "https://shop.example/1", "https://shop.example/2"
-pytestmark = pytest.mark.mongo
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
-pytestmark = pytest.mark.mongo
 MENU, FOOTER = text(1, 60), text(2, 40)
 
 

@@ -21,7 +21,7 @@ from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
-pytestmark = [pytest.mark.mongo, pytest.mark.redis, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 A, ALONE, LEFT, SOURCED = (text(n) for n in range(4))
 SHOP = ["a", "b", "alone", "left", "heir"]
 META = {"_id": "duplicates"}

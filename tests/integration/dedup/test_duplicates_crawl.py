@@ -13,7 +13,6 @@ from tests.integration.harness import Db, Freshet, Pages
 
 DUPLICATES = "characters"
 
-pytestmark = pytest.mark.mongo
 FIRST, OTHER = text(1), text(2)
 BOILERPLATE = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved</footer>"
 

@@ -279,7 +279,6 @@ def test_rebuild_is_rejected_during_crawl_or_rebuild(
     assert rebuild(freshet).code == 0
 
 
-@pytest.mark.redis
 def test_claims_move_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
     rebuild(freshet)
     with private_server() as server:

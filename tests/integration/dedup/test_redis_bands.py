@@ -35,7 +35,6 @@ from crawler.storage.redis import open_redis
 from tests.integration.claimers import SERVER
 from tests.integration.redis_server import private_server, url_of
 
-pytestmark = pytest.mark.redis
 THRESHOLD = 0.7
 SCHEME = "characters-2"
 BANDS = LONG.bands

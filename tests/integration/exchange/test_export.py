@@ -31,7 +31,6 @@ from tests.integration.harness import Db, Freshet
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
 
-pytestmark = pytest.mark.mongo
 MANIFEST = "_freshet_export.json"
 
 

@@ -15,7 +15,6 @@ from tests.integration.exchange.small_crawl import BROKEN, FEED, ITEM, OTHER, ag
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import run
 
-pytestmark = pytest.mark.mongo
 Answer = list[tuple[Any, ...]]
 ANSWERS: dict[str, Callable[[], Answer]] = {
     "Which pages changed most in the last week?": lambda: [

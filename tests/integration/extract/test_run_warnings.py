@@ -290,7 +290,6 @@ def test_warning_for_thousands_of_links_is_short(
     assert len(json.dumps(done, default=str)) < 2000
 
 
-@pytest.mark.redis
 def test_workers_warn_once_for_all_of_them(
     freshet: Freshet, pages: Pages, database: Db, redis: str
 ) -> None:

@@ -16,7 +16,7 @@ from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 NAMES = ("a", "b", "c")
 WORDS = {name: f"{name}word {text(number)}" for number, name in enumerate(NAMES)}
 FULL = WORDS

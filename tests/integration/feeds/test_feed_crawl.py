@@ -14,7 +14,6 @@ from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Pages, Result, Row, asked, target, visits
 from tests.integration.known_pages import on
 
-pytestmark = pytest.mark.mongo
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 
 

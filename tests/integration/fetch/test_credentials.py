@@ -13,7 +13,6 @@ from tests.integration.feeds.test_feed_crawl import post, rss, subscribe
 from tests.integration.harness import Db, Freshet, target
 from tests.integration.recording import Recorder
 
-pytestmark = pytest.mark.mongo
 SECRETS = {
     "headers": {"X-Api-Key": "${KEY}", "Authorization": "Bearer ${KEY}", "User-Agent": "own/1"},
     "cookies": {"session": "${KEY}"},

@@ -10,7 +10,6 @@ import pytest
 from tests.integration.harness import Db, Freshet, target
 from tests.integration.recording import Recorder
 
-pytestmark = pytest.mark.mongo
 ITEMS = 6
 
 

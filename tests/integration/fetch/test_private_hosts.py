@@ -10,7 +10,6 @@ from tests.integration.feeds.test_feed_crawl import post, rss, subscribe
 from tests.integration.harness import Db, Freshet, Result, visits
 from tests.integration.recording import Recorder
 
-pytestmark = pytest.mark.mongo
 # Attackers who run the name server of a domain choose its addresses.
 RESOLVER = """
 from scrapy.resolver import CachingThreadedResolver

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from tests.integration.harness import Db, Freshet, Pages, Row, target
 from tests.integration.inside import in_json
 
-pytestmark = pytest.mark.mongo
 ITEMS = range(12)
 LOGIN = '<form><input name="user"><input name="key" type="password"></form>'
 

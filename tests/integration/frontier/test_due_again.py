@@ -18,7 +18,7 @@ from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Row, outcomes, target
 from tests.integration.pushing import free_port
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 ITEMS = 12
 RSS = (
     b"<?xml version='1.0'?><rss version='2.0'><channel><title>A blog</title>"

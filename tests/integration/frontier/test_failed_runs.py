@@ -10,7 +10,7 @@ from tests.integration.harness import Db, Freshet, Pages, Result, outcomes
 from tests.integration.storage.test_refused_writes import refuse
 
 DUPLICATES = "characters"
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 ITEMS = 12
 HEAD = """
 from scrapy import Request, signals
@@ -202,7 +202,7 @@ def assert_next_run_succeeds(freshet: Freshet, site: Pages, db: Db, **env: objec
     assert db.posts.count_documents({}) == ITEMS
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.redis)])
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("fault", SPIDERS)
 def test_exception_in_custom_code_fails_the_run(
     fault: str, workers: int, freshet: Freshet, database: Db, site: Pages,
@@ -273,7 +273,6 @@ def test_an_unwritable_file_of_items_is_refused_before_the_run(
     assert len(file.read_text(encoding="utf-8").splitlines()) == ITEMS
 
 
-@pytest.mark.redis
 def test_error_in_lease_loop_fails_the_run(
     freshet: Freshet, database: Db, site: Pages, redis: str
 ) -> None:

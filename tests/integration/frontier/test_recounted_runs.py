@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 
-import pytest
-
 from crawler.frontier.lifecycle import counts_of, recounted
 from crawler.items import Collected, Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import visits
@@ -22,7 +20,6 @@ def visit(outcome: Outcome, size: int, collected: Collected | None = None) -> Vi
     return Visit(fetched, outcome, BEGIN + timedelta(hours=1), collected=collected)
 
 
-@pytest.mark.mongo
 def test_recounted_run_has_the_counts_of_its_visits(stored: tuple[Db, str]) -> None:
     db, uri = stored
     of_run = [

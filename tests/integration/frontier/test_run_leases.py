@@ -144,7 +144,6 @@ def test_run_with_expired_lease_continues_if_not_taken_over(
     assert set(asked(pages).values()) == {1}
 
 
-@pytest.mark.redis
 @pytest.mark.parametrize("first_shares", [True, False])
 def test_runs_with_and_without_redis_exclude_each_other(
     freshet: Freshet, database: Db, pages: Pages, redis: str, first_shares: bool
@@ -161,7 +160,6 @@ def test_runs_with_and_without_redis_exclude_each_other(
     assert set(asked(pages).values()) == {1}
 
 
-@pytest.mark.redis
 def test_workers_of_two_redis_servers_do_not_share_a_run(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.integration.harness import Db, Freshet, Pages, target
 
-pytestmark = pytest.mark.mongo
 RULE = '[[rules]]\nname = "shop"\nevents = ["changed", "gone"]\nchannels = "phone"\n'
 
 

@@ -15,7 +15,6 @@ from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.inside import in_json, run
 from tests.integration.notify.webhooks import Hooks, serving, status
 
-pytestmark = pytest.mark.mongo
 FILE = """
 [channels.team]
 webhook = "http://{}/hook"

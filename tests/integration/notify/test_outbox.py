@@ -23,7 +23,6 @@ from crawler.storage.outbox import Bundle, Grouping
 from tests.integration.harness import Db
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit
 
-pytestmark = pytest.mark.mongo
 LATER = NOW + timedelta(hours=1)
 
 

@@ -258,7 +258,6 @@ def without_mongo_uri(tmp_path: Path) -> Iterator[Freshet]:
 
 
 @pytest.mark.soak
-@pytest.mark.mongo
 def test_quick_check_does_not_start_the_embedded_server(
     without_mongo_uri: Freshet, pages: Pages
 ) -> None:

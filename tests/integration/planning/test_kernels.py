@@ -81,7 +81,6 @@ def feed(name: str) -> Row:
     return row | {"history": history_document(past), "feed_size": 10, "requested": 9}
 
 
-@pytest.mark.mongo
 def test_plans_and_crawls_use_only_preinstalled_kernels(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:

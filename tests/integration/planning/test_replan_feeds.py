@@ -13,7 +13,7 @@ from tests.integration.known_feeds import some_feeds
 from tests.integration.known_pages import NOW, clock, page, put, spread
 
 Stored = tuple[Db, str]
-pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def planned(freshet: Freshet, *args: object) -> Row:

@@ -78,7 +78,6 @@ def test_runs_with_different_clocks_log_changes_in_order(
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
 
 
-@pytest.mark.redis
 def test_workers_with_different_clocks_visit_each_page_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:

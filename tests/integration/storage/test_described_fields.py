@@ -15,7 +15,7 @@ from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
 from tests.integration.harness import Db, Freshet, Pages
 
 DUPLICATES = "characters"
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 # The data version, which only Freshet reads.
 INTERNAL = {"meta"}
 CELL = '[cells.heading]\nurl = "{}/front.html"\ncss = "h1"\nevery = "5m"\n'

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
 from tests.integration.harness import Db, Freshet, Pages, Row, target, visits
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 MEGABYTE = 1024**2
 CHARACTERS = 300_000
 

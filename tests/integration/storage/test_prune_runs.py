@@ -5,14 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-import pytest
-
 from crawler.storage import pruning
 from tests.integration.databases import read_cells, sqlite
 from tests.integration.harness import Db, Freshet
 from tests.integration.known_pages import BEGIN, DAY, HOUR, on
-
-pytestmark = pytest.mark.mongo
 
 
 def test_old_runs_are_deleted_except_the_last(freshet: Freshet, database: Db) -> None:

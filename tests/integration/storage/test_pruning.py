@@ -17,7 +17,6 @@ from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
 
-pytestmark = pytest.mark.mongo
 NOW = datetime.fromisoformat("2026-11-01T12:00:00+00:00")
 DAY = timedelta(days=1)
 URL = "https://shop.example/a"

@@ -12,8 +12,6 @@ from crawler.errors import ConfigError, FreshetError, Unreachable
 from crawler.storage.redis import open_redis
 from tests.integration.redis_server import private_server, url_of
 
-pytestmark = pytest.mark.redis
-
 
 def error_of(url: str, **options: float) -> FreshetError:
     """Return the error that `open_redis` raises for a URL."""

@@ -19,7 +19,6 @@ from crawler.storage.client import Database
 from tests.integration.harness import Db, Row
 from tests.integration.known_pages import NOW, on, page, put
 
-pytestmark = pytest.mark.mongo
 N = 57
 
 

@@ -11,7 +11,7 @@ from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Pages, asked
 from tests.integration.known_pages import HOUR
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 FRONT = "<h1>Today</h1><ul><li>rain<li>wind</ul><p class=temp>21.5 C</p><div>a <b>b</b></div>"
 
 

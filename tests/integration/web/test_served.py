@@ -13,7 +13,6 @@ from crawler.storage import due
 from crawler.storage.client import opened
 from tests.integration.harness import Db
 
-pytestmark = pytest.mark.mongo
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 HOURLY = 168
 

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.databases import Postgres, base, postgres, read_cells, sqlite
 from tests.integration.harness import Db, Freshet
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 RATES = (
     "DROP TABLE IF EXISTS rates",
     "CREATE TABLE rates (currency text, rate numeric(12, 4), day date)",

@@ -42,7 +42,6 @@ def put_site(db: Db, name: str, **more: Any) -> None:
     )
 
 
-@pytest.mark.mongo
 def test_the_board_shows_each_site(local: Browser, database: Db) -> None:
     empty = local.get("/")
     assert "No sites yet" in empty.text
@@ -61,7 +60,6 @@ def test_the_board_shows_each_site(local: Browser, database: Db) -> None:
     assert shop["last_reason"] == "finished"
 
 
-@pytest.mark.mongo
 def test_htmx_request_returns_only_the_fragment(local: Browser, database: Db) -> None:
     put_site(database, "shop")
     # Otherwise, the numbers may be missing in the first answer of a busy machine.
@@ -75,7 +73,6 @@ def test_htmx_request_returns_only_the_fragment(local: Browser, database: Db) ->
     assert "<html" in full.text
 
 
-@pytest.mark.mongo
 def test_error_format_depends_on_the_client(local: Browser) -> None:
     page = local.get("/nope")
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
@@ -94,7 +91,6 @@ def test_error_format_depends_on_the_client(local: Browser) -> None:
     assert local.request("DELETE", "/").status_code in (403, 405)
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("cursor", ["x", "e30", "W10", "eyJ0IjoxfQ", "W3siJGd0IjoxfV0", "é", "[]"])
 def test_forged_cursor_is_refused(local: Browser, cursor: str) -> None:
     answer = local.request("GET", "/api/v1/audit", params={"cursor": cursor})
@@ -102,7 +98,6 @@ def test_forged_cursor_is_refused(local: Browser, cursor: str) -> None:
     assert "cursor" in answer.json()["detail"]
 
 
-@pytest.mark.mongo
 def test_openapi_schema_and_docs_list_all_paths(local: Browser) -> None:
     schema = local.get("/api/openapi.json").json()
     assert {"/api/v1/sites", "/api/v1/me", "/api/v1/audit"} <= schema["paths"].keys()
@@ -113,7 +108,6 @@ def test_openapi_schema_and_docs_list_all_paths(local: Browser) -> None:
     assert local.get("/api/v1/me").json() == {"name": "local", "role": "editor", "can_write": True}
 
 
-@pytest.mark.mongo
 def test_app_works_below_a_root_path(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], WebOptions(root_path="/freshet")) as make:
         browser = make(address="127.0.0.1")
@@ -127,7 +121,6 @@ def test_app_works_below_a_root_path(stored: tuple[Db, str]) -> None:
         assert "Path=/freshet" in browser.get("/sign-in").headers.get("set-cookie", "Path=/freshet")
 
 
-@pytest.mark.mongo
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -257,7 +250,6 @@ def test_cursor_round_trip() -> None:
     assert cursor_of(None) is None
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("direction", [1, -1])
 def test_pagination_handles_equal_and_missing_values(
     stored: tuple[Db, str], direction: int

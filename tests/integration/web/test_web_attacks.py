@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import httpx
-import pytest
 
 from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role
@@ -25,7 +24,6 @@ from tests.integration.harness import Db
 from tests.integration.web.browser import Browser, Browsers, browsers_of
 from tests.integration.web.test_web_security import routes
 
-pytestmark = pytest.mark.mongo
 FORM = "application/x-www-form-urlencoded"
 MULTIOUTSIDE = (
     "//evil.example", "/\\evil.example", "https://evil.example", "/%09/evil.example\t",

@@ -18,7 +18,6 @@ from tests.integration.holding import holding
 from tests.integration.known_pages import clock, of_the_paper, page, put, spread
 from tests.integration.web.browser import OPEN, Browser, browsers_of, put_user
 
-pytestmark = pytest.mark.mongo
 HOSTILE = '"><script>alert(1)</script>'
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 API = "/api/v1/budget"

@@ -72,7 +72,6 @@ def label(browser: Browser, same: str, a: str = "s a", b: str = "s b") -> Any:
     return browser.post("/duplicates/label", form)
 
 
-@pytest.mark.mongo
 def test_empty_page_reports_no_near_duplicates(local: Browser) -> None:
     page = local.get("/duplicates").text
     assert "No near-duplicates" in page
@@ -83,7 +82,6 @@ def test_empty_page_reports_no_near_duplicates(local: Browser) -> None:
     assert local.get("/duplicates/69a5b1f0c2d4e8f1a2b3c4d5").status_code == 404
 
 
-@pytest.mark.mongo
 def test_clusters_are_listed_with_their_copies(local: Browser, cluster: str) -> None:
     for order in ("newest", "largest"):
         (row,) = local.get(f"/api/v1/duplicates?order={order}").json()["clusters"]
@@ -94,7 +92,6 @@ def test_clusters_are_listed_with_their_copies(local: Browser, cluster: str) -> 
         assert "&lt;img src=x" in page
 
 
-@pytest.mark.mongo
 def test_a_cluster_shows_the_texts_side_by_side(local: Browser, cluster: str) -> None:
     page = local.get(f"/duplicates/{cluster}").text
     assert "b is a copy of" not in page
@@ -107,7 +104,6 @@ def test_a_cluster_shows_the_texts_side_by_side(local: Browser, cluster: str) ->
     assert "post not found" in missing.text
 
 
-@pytest.mark.mongo
 def test_common_words_are_marked(local: Browser, stored: tuple[Db, str]) -> None:
     put_posts(stored[1], a="One two three four. Five six.", b="One two 3 four. Five six.")
     page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": "s b"}).text
@@ -115,7 +111,6 @@ def test_common_words_are_marked(local: Browser, stored: tuple[Db, str]) -> None
     assert "<mark>One two </mark>3<mark> four.</mark>" in page
 
 
-@pytest.mark.mongo
 def test_unknown_posts_keep_the_form_values(local: Browser, cluster: str) -> None:
     page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": HOSTILE})
     assert page.status_code == 422
@@ -126,7 +121,6 @@ def test_unknown_posts_keep_the_form_values(local: Browser, cluster: str) -> Non
     assert "both are the same post" in same.text
 
 
-@pytest.mark.mongo
 def test_label_separates_a_pair_and_is_counted(local: Browser, cluster: str, database: Db) -> None:
     assert label(local, "false").status_code == 303
     assert "duplicate_of" not in database.posts.find_one({"_id": "s b"})
@@ -144,7 +138,6 @@ def test_label_separates_a_pair_and_is_counted(local: Browser, cluster: str, dat
     assert "the same" in local.get(f"/duplicates/{cluster}").text
 
 
-@pytest.mark.mongo
 def test_api_labels_a_pair(local: Browser, cluster: str, database: Db) -> None:
     new = {"a": "s a", "b": "s other", "same": True}
     answer = local.request("PUT", "/api/v1/duplicates/labels", json=new)
@@ -158,7 +151,6 @@ def test_api_labels_a_pair(local: Browser, cluster: str, database: Db) -> None:
     assert "post not found" in wrong.json()["detail"]
 
 
-@pytest.mark.mongo
 def test_viewers_cannot_label(vic: Browser, cluster: str, database: Db) -> None:
     assert "Not the same" not in vic.get(f"/duplicates/{cluster}").text
     form = {"a": "s a", "b": "s b", "same": "false", "csrf": vic.token("/duplicates")}
@@ -166,7 +158,6 @@ def test_viewers_cannot_label(vic: Browser, cluster: str, database: Db) -> None:
     assert database.duplicate_labels.count_documents({}) == 0
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("order", ["newest", "largest"])
 def test_clusters_are_paginated(local: Browser, stored: tuple[Db, str], order: str) -> None:
     words = {
@@ -187,7 +178,6 @@ def test_clusters_are_paginated(local: Browser, stored: tuple[Db, str], order: s
         assert copies == [3, 2, 2, 1, 1]
 
 
-@pytest.mark.mongo
 def test_largest_clusters_are_counted_by_an_index(stored: tuple[Db, str], cluster: str) -> None:
     async def plan() -> Any:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
@@ -205,7 +195,6 @@ def test_largest_clusters_are_counted_by_an_index(stored: tuple[Db, str], cluste
     assert "'FETCH'" not in found, "documents are read"
 
 
-@pytest.mark.mongo
 def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str) -> None:
     paths = [
         "/", "/changes", "/duplicates", f"/duplicates/{cluster}", "/duplicates/compare?a=s+a&b=s+b",
@@ -218,7 +207,6 @@ def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.mongo
 def test_comparison_process_is_restarted_after_kill(local: Browser, cluster: str) -> None:
     path = "/api/v1/duplicates/compare?a=s+a&b=s+b"
     first = local.get(path).json()

@@ -30,7 +30,6 @@ async def nothing() -> dict[str, int]:
     return {}
 
 
-@pytest.mark.mongo
 def test_open_streams_do_not_delay_shutdown(freshet: Freshet) -> None:
     served = Served(freshet)
     clients = [served.connect() for _ in range(8)]

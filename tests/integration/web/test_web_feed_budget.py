@@ -37,7 +37,6 @@ def curve(browser: Browser) -> Row:
     return dict(browser.get(API).json())
 
 
-@pytest.mark.mongo
 def test_curve_shows_missed_posts_by_budget(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [*some_feeds(), page("https://shop.example/1")])
@@ -68,7 +67,6 @@ def test_curve_shows_missed_posts_by_budget(stored: tuple[Db, str]) -> None:
         assert part.text.strip().startswith('<div id="figures">')
 
 
-@pytest.mark.mongo
 def test_a_dry_run_of_feeds_becomes_a_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [*some_feeds(), page("https://shop.example/1")])
@@ -110,7 +108,6 @@ def test_a_dry_run_of_feeds_becomes_a_plan(stored: tuple[Db, str]) -> None:
         assert browser.get("/api/v1/budget/jobs").json()["feed_preview"] is None
 
 
-@pytest.mark.mongo
 def test_page_without_feeds_shows_the_next_step(local: Browser) -> None:
     local.get("/budget/feeds")
     assert ended(local)["error"].startswith("no feeds to plan")
@@ -119,7 +116,6 @@ def test_page_without_feeds_shows_the_next_step(local: Browser) -> None:
     assert "scrapy crawl feeds" in answer.text
 
 
-@pytest.mark.mongo
 def test_outdated_dry_run_of_feeds_is_not_applied(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
@@ -138,7 +134,6 @@ def test_outdated_dry_run_of_feeds_is_not_applied(stored: tuple[Db, str]) -> Non
         assert db.plans.count_documents({}) == 0
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("budget", ["x", "-1", "0", "0.001"])
 def test_invalid_feed_budget_is_refused(stored: tuple[Db, str], budget: str) -> None:
     db, uri = stored
@@ -152,7 +147,6 @@ def test_invalid_feed_budget_is_refused(stored: tuple[Db, str], budget: str) -> 
         assert send_json(browser, "preview", {"budget": ""}).status_code == 422
 
 
-@pytest.mark.mongo
 def test_urls_of_feeds_are_shown_as_text(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [*some_feeds(), feed(f"x{HOSTILE}", [])])
@@ -163,7 +157,6 @@ def test_urls_of_feeds_are_shown_as_text(stored: tuple[Db, str]) -> None:
         assert "&lt;script&gt;alert(1)" in page
 
 
-@pytest.mark.mongo
 def test_viewers_see_the_feed_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, some_feeds())

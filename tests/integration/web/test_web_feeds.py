@@ -48,7 +48,6 @@ def titles(page: str) -> list[str]:
     return re.findall(r'data-open><bdi class="clamp">(.*?)</bdi>', page)
 
 
-@pytest.mark.mongo
 def test_empty_reader_shows_the_next_step(local: Browser) -> None:
     page = local.get("/feeds").text
     assert "No posts yet" in page
@@ -57,7 +56,6 @@ def test_empty_reader_shows_the_next_step(local: Browser) -> None:
     assert local.get("/api/v1/feeds").json() == {"feeds": [], "next": None}
 
 
-@pytest.mark.mongo
 def test_unread_posts_come_newest_first(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     for hours in (3, 1, 2):
@@ -69,7 +67,6 @@ def test_unread_posts_come_newest_first(local: Browser, database: Db) -> None:
     assert "Text of p1." in page
 
 
-@pytest.mark.mongo
 def test_posts_of_one_visit_come_newest_first(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     for days, name in ((3, "c"), (1, "a"), (2, "b")):
@@ -81,7 +78,6 @@ def test_posts_of_one_visit_come_newest_first(local: Browser, database: Db) -> N
     assert [post["title"] for post in rest["posts"]] == ["Title undated"]
 
 
-@pytest.mark.mongo
 def test_read_marks_are_per_reader(anna: Browser, vic: Browser, database: Db) -> None:
     put_feed(database, FEED)
     key, other = put_post(database, FEED, "one"), put_post(database, FEED, "two", 2)
@@ -99,7 +95,6 @@ def test_read_marks_are_per_reader(anna: Browser, vic: Browser, database: Db) ->
     assert vic.post("/feeds/read", form).status_code == 303, "viewers cannot mark posts as read"
 
 
-@pytest.mark.mongo
 def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News/Local")
     put_feed(database, OTHER, "Sport")
@@ -121,7 +116,6 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
     assert len(titles(local.get("/feeds?all=true").text)) == 3
 
 
-@pytest.mark.mongo
 def test_reader_state_is_bounded(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +129,6 @@ def test_reader_state_is_bounded(
     assert not titles(local.get("/feeds").text), "older posts were not merged into the read time"
 
 
-@pytest.mark.mongo
 def test_copies_are_folded_under_their_original(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News")
     put_feed(database, OTHER, "Sport")
@@ -150,7 +143,6 @@ def test_copies_are_folded_under_their_original(local: Browser, database: Db) ->
     assert [(post["id"], post["duplicate_of"]) for post in posts] == [(copy, original)]
 
 
-@pytest.mark.mongo
 def test_pagination_lists_each_post_once(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     keys = [put_post(database, FEED, f"p{n:02}", n // 3) for n in range(25)]
@@ -166,7 +158,6 @@ def test_pagination_lists_each_post_once(local: Browser, database: Db) -> None:
     assert len(set(seen)) == 25
 
 
-@pytest.mark.mongo
 def test_posts_are_found_by_an_index(database: Db) -> None:
     put_feed(database, FEED)
     put_post(database, FEED, "one")
@@ -181,7 +172,6 @@ def test_posts_are_found_by_an_index(database: Db) -> None:
         assert "'stage': 'SORT'" not in plan
 
 
-@pytest.mark.mongo
 def test_hostile_texts_are_shown_as_text(local: Browser, database: Db) -> None:
     put_feed(database, FEED, HOSTILE, title=HOSTILE * 20)
     key = put_post(
@@ -201,7 +191,6 @@ def test_hostile_texts_are_shown_as_text(local: Browser, database: Db) -> None:
         assert len(page.text) < 60_000
 
 
-@pytest.mark.mongo
 def test_a_post_shows_what_changed(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     key = put_post(database, FEED, "one")
@@ -217,7 +206,6 @@ def test_a_post_shows_what_changed(local: Browser, database: Db) -> None:
     assert local.get("/feeds/post?id=nope").status_code == 404
 
 
-@pytest.mark.mongo
 def test_health_shows_feeds_with_errors(local: Browser, database: Db) -> None:
     past = NOW - HOUR
     put_feed(database, FEED, visited_at=past)
@@ -246,7 +234,6 @@ def upload(browser: Browser, content: bytes) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.mongo
 def test_opml_import_and_export(local: Browser, database: Db) -> None:
     page = upload(local, OPML)
     assert page.status_code == 200
@@ -258,7 +245,6 @@ def test_opml_import_and_export(local: Browser, database: Db) -> None:
     assert answer.headers["content-disposition"].startswith("attachment")
 
 
-@pytest.mark.mongo
 def test_invalid_upload_is_rejected_with_the_reason(local: Browser, database: Db) -> None:
     page = upload(local, b"<html><body>no</body></html>")
     assert page.status_code == 422
@@ -267,7 +253,6 @@ def test_invalid_upload_is_rejected_with_the_reason(local: Browser, database: Db
     assert database.targets.count_documents({}) == 0
 
 
-@pytest.mark.mongo
 def test_concurrent_feed_edit_is_rejected(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News")
     token = local.token("/feeds/add")
@@ -283,7 +268,6 @@ def test_concurrent_feed_edit_is_rejected(local: Browser, database: Db) -> None:
     assert database.targets.find_one({"_id": FEED})["title"] == "Mine"
 
 
-@pytest.mark.mongo
 def test_api_edits_a_feed(local: Browser, database: Db) -> None:
     put_feed(database, FEED, "News")
     path, query = "/api/v1/feeds/feed", {"id": FEED}
@@ -305,7 +289,6 @@ def test_api_edits_a_feed(local: Browser, database: Db) -> None:
     assert missing.status_code == 404
 
 
-@pytest.mark.mongo
 def test_api_imports_and_exports_lists(local: Browser, database: Db) -> None:
     path = "/api/v1/feeds/import"
     done = local.request("POST", path, files={"file": ("list.opml", OPML)}).json()
@@ -324,7 +307,6 @@ def test_api_imports_and_exports_lists(local: Browser, database: Db) -> None:
     assert local.request("POST", path, json={}).status_code == 422
 
 
-@pytest.mark.mongo
 def test_api_dry_run_counts_the_removal(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     put_post(database, FEED, "one")
@@ -337,7 +319,6 @@ def test_api_dry_run_counts_the_removal(local: Browser, database: Db) -> None:
     assert database.posts.count_documents({}) == 0
 
 
-@pytest.mark.mongo
 def test_feed_api_has_a_schema(local: Browser) -> None:
     schema = local.get("/api/openapi.json").json()
     import_ = schema["paths"]["/api/v1/feeds/import"]["post"]
@@ -348,7 +329,6 @@ def test_feed_api_has_a_schema(local: Browser) -> None:
     assert edit["application/json"]["schema"] == {"$ref": "#/components/schemas/EditedFeed"}
 
 
-@pytest.mark.mongo
 def test_browser_import_requires_a_csrf_token(anna: Browser, vic: Browser, database: Db) -> None:
     path, files = "/api/v1/feeds/import", {"file": ("list.opml", OPML)}
     forged = anna.request("POST", path, files=files, headers={"Origin": anna.origin})
@@ -359,7 +339,6 @@ def test_browser_import_requires_a_csrf_token(anna: Browser, vic: Browser, datab
     assert vic.request("POST", path, files=files, headers=viewer).status_code == 403
 
 
-@pytest.mark.mongo
 def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     key = put_post(database, FEED, "one")
@@ -375,7 +354,6 @@ def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) ->
     assert database.audit.find_one({"action": "POST /feeds/remove"})["detail"].startswith(FEED)
 
 
-@pytest.mark.mongo
 def test_viewers_cannot_change_feeds(vic: Browser, database: Db) -> None:
     put_feed(database, FEED)
     form = {"id": FEED, "csrf": vic.token("/feeds")}
@@ -386,7 +364,6 @@ def test_viewers_cannot_change_feeds(vic: Browser, database: Db) -> None:
     assert "/feeds/add" not in vic.get("/feeds/health").text
 
 
-@pytest.mark.mongo
 def test_removing_a_user_deletes_their_read_marks(browsers: Browsers, database: Db) -> None:
     database.reading.insert_one(
         {"_id": "anna ", "reader": "anna", "feed": "", "until": NOW, "read": []}
@@ -405,7 +382,6 @@ def add(browser: Browser, url: str, **more: str) -> Any:
     return browser.post("/feeds/add", form)
 
 
-@pytest.mark.mongo
 def test_feed_is_discovered_on_a_page_and_added(local: Browser, database: Db, pages: Pages) -> None:
     pages.file("index.html", '<link rel="alternate" type="application/rss+xml" href="feed.xml">')
     pages.file("feed.xml", "<rss version='2.0'><channel><title>Mine</title></channel></rss>")
@@ -417,7 +393,6 @@ def test_feed_is_discovered_on_a_page_and_added(local: Browser, database: Db, pa
     assert (row["url"], row["categories"]) == (f"{pages.url}/feed.xml", ["News/Local"])
 
 
-@pytest.mark.mongo
 def test_page_without_a_feed_keeps_the_form_values(
     local: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,7 +407,6 @@ def test_page_without_a_feed_keeps_the_form_values(
     assert 'value="Typed"' in wrong.text
 
 
-@pytest.mark.mongo
 def test_slow_page_does_not_block_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler.web.commands.MAX_ADD_SECONDS", 0.05)
     page = add(local, "https://feed.example/")
@@ -442,7 +416,6 @@ def test_slow_page_does_not_block_the_app(local: Browser, monkeypatch: pytest.Mo
     assert "other feeds are being added" in add(local, "https://feed.example/").text
 
 
-@pytest.mark.mongo
 def test_add_command_gets_the_settings_of_the_app(stored: tuple[Db, str]) -> None:
     with browsers_of(stored[1], WebOptions(settings=("-s", "FRESHET_BUDGET=none"))) as make:
         page = add(make(address="127.0.0.1"), "https://feed.example/")
@@ -450,7 +423,6 @@ def test_add_command_gets_the_settings_of_the_app(stored: tuple[Db, str]) -> Non
     assert "FRESHET_BUDGET" in page.text
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize("url", ["ftp://a.example/", "--help", "https://u:p@a.example/"])
 def test_a_url_that_is_not_a_feed_is_refused(local: Browser, database: Db, url: str) -> None:
     page = add(local, url)
@@ -459,7 +431,6 @@ def test_a_url_that_is_not_a_feed_is_refused(local: Browser, database: Db, url: 
     assert database.targets.count_documents({}) == 0
 
 
-@pytest.mark.mongo
 def test_a_muted_feed_has_no_next_visit(local: Browser, database: Db, freshet: Freshet) -> None:
     put_feed(database, FEED, next_visit=NEVER, muted_at=NOW, visited_at=NOW)
     for path in ("/feeds/health", f"/feeds/feed?id={quote(FEED)}"):

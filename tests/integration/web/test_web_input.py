@@ -24,7 +24,7 @@ from tests.integration.web.test_web_security import routes
 from tests.integration.web.test_web_setup import put as put_site
 from tests.integration.web.test_web_targets import URL, put_target, put_version
 
-pytestmark = [pytest.mark.mongo, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 FEED = "feeds https://a.example/feed"
 # Each value breaks some parser, MongoDB query, regular expression or header.
 VALUES = ("%00", "%ED%A0%80", "%0D%0AX-Evil:%201", "9" * 400, "%5B")

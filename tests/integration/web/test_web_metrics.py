@@ -17,8 +17,6 @@ from tests.integration.inside import in_json, run
 from tests.integration.second_mongod import second_mongod
 from tests.integration.web.browser import Browser, Browsers, browsers_of
 
-pytestmark = pytest.mark.mongo
-
 
 def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}

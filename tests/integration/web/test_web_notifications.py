@@ -19,7 +19,6 @@ from tests.integration.harness import Db
 from tests.integration.notify.webhooks import Hooks, serving, status
 from tests.integration.web.browser import OPEN, Browser, Browsers, browsers_of, put_user
 
-pytestmark = pytest.mark.mongo
 NOW = datetime.now(UTC).replace(microsecond=0)
 PAGE = "https://shop.example/lamp"
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()

@@ -25,7 +25,6 @@ from tests.integration.pushing import (
 from tests.integration.web.browser import browsers_of, put_user
 from tests.integration.web.served import READY
 
-pytestmark = pytest.mark.mongo
 PUSH = SubscriptionOptions("https://public.example/websub", timedelta(days=10), 60)
 OPTIONS = WebOptions(host="0.0.0.0", push=PUSH)
 

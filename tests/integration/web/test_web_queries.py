@@ -25,7 +25,6 @@ from tests.integration.harness import Db, Row
 from tests.integration.known_pages import on
 from tests.integration.web.browser import Browser
 
-pytestmark = pytest.mark.mongo
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SHOP = Site("shop")
 HOUR = timedelta(hours=1)

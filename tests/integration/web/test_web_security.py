@@ -32,7 +32,6 @@ from tests.integration.web.browser import (
     put_user,
 )
 
-pytestmark = pytest.mark.mongo
 HTTPS = "https://127.0.0.1:8787"
 
 

@@ -20,8 +20,6 @@ from tests.integration.inside import in_json, run
 from tests.integration.web.browser import put_user
 from tests.integration.web.served import Served
 
-pytestmark = pytest.mark.mongo
-
 
 def test_serves_until_sigterm(freshet: Freshet) -> None:
     served = Served(freshet)

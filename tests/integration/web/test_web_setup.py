@@ -27,7 +27,6 @@ from tests.integration.harness import Db
 from tests.integration.web.browser import NOW, Browser, browsers_of
 from tests.site.running import RunningFolder
 
-pytestmark = pytest.mark.mongo
 HOME = "https://shop.example/"
 EDITING = re.compile(r'name="digest" value="(\w*)"')
 TITLES = ("Green tea from Uji", "Black tea with bergamot", "A cup of oolong", "Mint and lemon")

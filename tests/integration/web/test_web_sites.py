@@ -77,7 +77,6 @@ def post(browser: Browser, path: str, **fields: str) -> Any:
     return browser.post(path, {"csrf": token(browser)} | fields)
 
 
-@pytest.mark.mongo
 def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     put_target(database, "shop", "https://shop.example/")
     for path in ("/", "/sites/shop"):
@@ -97,7 +96,6 @@ def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     assert datetime.fromisoformat(at) < datetime.now(UTC) - timedelta(minutes=8)
 
 
-@pytest.mark.mongo
 @pytest.mark.parametrize(
     ("zone", "minutes"), [("UTC", 0), ("Asia/Kolkata", 330), ("Asia/Kathmandu", 345)]
 )
@@ -116,7 +114,6 @@ def test_days_begin_at_midnight_of_the_site(
     assert [(day["changed"], day["new"]) for day in week[3:5]] == [(1, 0), (0, 2)]
 
 
-@pytest.mark.mongo
 def test_board_shows_the_figures_of_the_day(local: Browser, database: Db) -> None:
     put_site(database, "shop", tags=["books"])
     put_target(database, "shop", "http://a/1", next_visit=NOW - 2 * HOUR)
@@ -147,7 +144,6 @@ def test_board_shows_the_figures_of_the_day(local: Browser, database: Db) -> Non
     assert "Changes found each day, oldest first: 0, 0, 0, 1, 0, 0, 2" in page
 
 
-@pytest.mark.mongo
 def test_board_is_searched_and_paginated(local: Browser, database: Db) -> None:
     for number in range(5):
         put_target(database, f"site{number}", "http://a/")
@@ -164,7 +160,6 @@ def test_board_is_searched_and_paginated(local: Browser, database: Db) -> None:
     assert local.get("/api/v1/sites?cursor=WzFd").status_code == 422
 
 
-@pytest.mark.mongo
 def test_targets_are_filtered_sorted_and_paginated(local: Browser, database: Db) -> None:
     for number in range(7):
         put_target(
@@ -200,7 +195,6 @@ def test_targets_are_filtered_sorted_and_paginated(local: Browser, database: Db)
     assert listed("&state=&kind=&q=&sort=soonest")[-1] == "6", "empty filters hide gone pages"
 
 
-@pytest.mark.mongo
 def test_muted_targets_and_patterns_are_listed_and_unmuted(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/1")
     put_target(database, "shop", "http://a/2", muted_at=NOW, next_visit=NEVER)
@@ -228,7 +222,6 @@ def test_muted_targets_and_patterns_are_listed_and_unmuted(local: Browser, datab
     assert "muted_at" not in database.targets.find_one({"url": "http://a/2"})  # type: ignore[operator]
 
 
-@pytest.mark.mongo
 def test_search_stops_at_its_limit_and_continues(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +240,6 @@ def test_search_stops_at_its_limit_and_continues(
     assert "Continue the search" in local.get("/sites/shop?q=x").text
 
 
-@pytest.mark.mongo
 def test_lists_use_indexes(database: Db) -> None:
     for number in range(300):
         put_target(
@@ -273,7 +265,6 @@ def test_lists_use_indexes(database: Db) -> None:
             assert stats["executionStats"]["totalKeysExamined"] <= 40, wanted
 
 
-@pytest.mark.mongo
 def test_the_page_of_a_site_shows_hostile_texts_as_text(local: Browser, database: Db) -> None:
     url = f"javascript:{HOSTILE}"
     put_target(
@@ -297,7 +288,6 @@ def test_the_page_of_a_site_shows_hostile_texts_as_text(local: Browser, database
         assert len(answer.text) < 200_000
 
 
-@pytest.mark.mongo
 def test_an_unknown_site_is_not_found(local: Browser) -> None:
     for path in ("/sites/nope", "/sites/nope/visits", "/api/v1/sites/nope"):
         answer = local.get(path)
@@ -307,7 +297,6 @@ def test_an_unknown_site_is_not_found(local: Browser) -> None:
         assert post(local, f"/sites/nope/{action}").status_code == 404
 
 
-@pytest.mark.mongo
 def test_htmx_request_returns_only_the_list(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     headers = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -317,7 +306,6 @@ def test_htmx_request_returns_only_the_list(local: Browser, database: Db) -> Non
         assert answer.text.strip().startswith(f'<div id="{part}"')
 
 
-@pytest.mark.mongo
 def test_each_row_links_to_its_target(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/1")
     (path,) = re.findall(r'href="(/targets/[^"]+)"', local.get("/sites/shop").text)
@@ -345,7 +333,6 @@ def test_errors_are_grouped_by_cause(local: Browser, database: Db) -> None:
     assert (second["reason"], second["first"]["status"]) == ("timeout", None)
 
 
-@pytest.mark.mongo
 def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
     zone = ZoneInfo("America/New_York")
     put_site(database, "shop", timezone=str(zone))
@@ -374,7 +361,6 @@ def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
     assert local.get("/sites/shop/visits?hour=3").status_code == 422
 
 
-@pytest.mark.mongo
 def test_visits_with_the_same_time_are_all_listed(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     for number in range(5):
@@ -422,7 +408,6 @@ def test_charts_have_a_label_and_no_inline_style() -> None:
     assert charts.shares([None], "x", ("a", "b"))
 
 
-@pytest.mark.mongo
 def test_daily_freshness_from_history(database: Db, stored: tuple[Db, str]) -> None:
     noon = NOW.replace(hour=12, minute=0, second=0)
     days = {name: noon - timedelta(days=count) for name, count in (("a", 6), ("b", 4), ("c", 1))}
@@ -440,7 +425,6 @@ def test_daily_freshness_from_history(database: Db, stored: tuple[Db, str]) -> N
     assert [by_age[age] for age in (7, 6, 5, 4, 3, 1)] == [None, 1.0, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.mongo
 def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/", next_visit=NOW - HOUR)
     assert post(local, "/sites/shop/pause").status_code == 422, "no stored settings yet"
@@ -455,7 +439,6 @@ def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.mongo
 def test_service_does_not_run_paused_sites(database: Db, freshet: Freshet) -> None:
     with Pages() as site:
         for name in ("one", "two"):
@@ -475,7 +458,6 @@ def test_service_does_not_run_paused_sites(database: Db, freshet: Freshet) -> No
     assert database.runs.count_documents({"spider": "one"}) == 1
 
 
-@pytest.mark.mongo
 def test_invalid_tags_stay_in_the_form(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     put_site(database, "shop")
@@ -492,7 +474,6 @@ def test_invalid_tags_stay_in_the_form(local: Browser, database: Db) -> None:
     assert tags_of("") == []
 
 
-@pytest.mark.mongo
 def test_viewers_cannot_change_sites(vic: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     put_site(database, "shop")
@@ -505,7 +486,6 @@ def test_viewers_cannot_change_sites(vic: Browser, database: Db) -> None:
     assert "tags" not in database.sites.find_one()
 
 
-@pytest.mark.mongo
 def test_crawl_is_started_and_reported(local: Browser, database: Db, freshet: Freshet) -> None:
     with Pages() as site:
         site.list("/index.html", ["/a.html"])
@@ -533,7 +513,6 @@ def test_crawl_is_started_and_reported(local: Browser, database: Db, freshet: Fr
     assert row["figures"]["today"]["changed"] == 1
 
 
-@pytest.mark.mongo
 def test_failed_crawl_start_is_reported(local: Browser, database: Db) -> None:
     put_target(database, "nobody", "http://a/")
     put_target(database, "-x", "http://a/")

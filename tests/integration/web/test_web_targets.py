@@ -29,7 +29,6 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 PAGE = f"/targets/{target_id(KEY)}"
 API = f"/api/v1{PAGE}"
-pytestmark = pytest.mark.mongo
 
 
 def put_target(db: Db, url: str = URL, spider: str = "shop", **own: Any) -> Row:

@@ -16,7 +16,6 @@ from crawler.web import passwords
 from tests.integration.harness import Db
 from tests.integration.web.browser import OPEN, PASSWORD, Browser, Browsers, browsers_of, put_user
 
-pytestmark = pytest.mark.mongo
 NEW = "another long password"
 
 

@@ -339,8 +339,8 @@ def test_invalid_posts_file_prints_one_line(bench: Bench, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_leaves_no_collections(stored: tuple[Db, str], kind: signal.Signals) -> None:
     database, uri = stored
-    words = ("-m", "tests.bench", "--experiment", "--documents", "1000", "--queries", "1000")
-    # Runs for seconds after it has stored its first documents.
+    words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--queries", "3000")
+    # Runs for several seconds after it has stored its first documents.
     words += ("--method", "R1D3", "--method", "B6D1")
     process = subprocess.Popen(
         # Shells start background jobs with SIGINT ignored, and this process would inherit that.

@@ -27,7 +27,7 @@ from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
 from pipelines import outcomes
 from pipelines.outcomes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
-from schedules.history import CHANGE, MINUTES, History
+from schedules.history import CHANGE, MAX_CHANGES, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
 from schedules.schedule import WEEK_HOURS
 
@@ -231,7 +231,8 @@ def extended_history(fetched: Fetched, collected: Collected) -> History:
         records.append((after, at, dated if after <= dated <= at else 0))
     oldest = _oldest(new)
     by = min(at, max(after, _minutes(oldest))) if oldest else at
-    gone = [(after, by, 0)] * round(collected.missed_posts)
+    # A history keeps no more, and the estimate may be millions.
+    gone = [(after, by, 0)] * min(round(collected.missed_posts), MAX_CHANGES + 1)
     records = gone + sorted(records, key=lambda record: record[2])
     return before.from_before(at).extended(at, records)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,7 @@ from crawler.items import (
 from pipelines.content import ContentPipeline
 from pipelines.feed_posts import collect, decide, extended_history, is_gap, missed_posts, outcome_of
 from pipelines.outcomes import FEEDS, Rules
-from schedules.history import CHANGE, History
+from schedules.history import CHANGE, MAX_CHANGES, History
 from schedules.schedule import Schedule
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -207,6 +208,25 @@ def test_new_and_missed_posts_are_separate_records() -> None:
     assert [row[2] for row in new[8:]] == [minutes(NOW - 2 * HOUR), minutes(NOW - HOUR)]
     assert collected.monitor.gaps == 1
     assert collected.monitor.last_gap_at == NOW
+
+
+def test_millions_of_missed_posts_take_no_more_records_than_a_history_keeps() -> None:
+    """The first fetch was a day ago, and the only post appeared a moment ago."""
+    last, posted = NOW - 24 * HOUR, NOW - timedelta(milliseconds=30)
+    seen = History.begin(minutes(last))
+    monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
+    page = fetched(entry("new", posted), seen=seen)
+    collected = collect(page, monitor, {})
+    assert collected.missed_posts > 2_000_000
+    tracemalloc.start()
+    try:
+        history = extended_history(page, collected)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1_000_000
+    assert len(records(history)) == MAX_CHANGES
+    assert history.since == minutes(posted)
 
 
 def test_date_outside_of_fetch_interval_is_ignored() -> None:

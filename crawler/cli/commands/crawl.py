@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import Spider
 from scrapy.commands import crawl
-from scrapy.spiderloader import get_spider_loader
+from scrapy.spiderloader import SpiderLoaderProtocol, get_spider_loader
 
 from crawler.cli.base import refuse_left_over, with_database
 from crawler.config import Config
@@ -177,7 +177,8 @@ class Command(crawl.Command):
         with_database(config, check)
 
     @cached_property
-    def _loader(self) -> Any:
+    def _loader(self) -> SpiderLoaderProtocol:
+        assert self.settings is not None
         # Each loader copies all settings.
         return get_spider_loader(self.settings)
 

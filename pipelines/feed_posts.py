@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
 # A feed that requests longer intervals is assumed to be misconfigured.
 MAX_BOUND_HOURS = 7 * 24.0
+# Posts of a shorter time say little about a feed's rate.
+MIN_RATE_HOURS = 1.0
 
 
 class FeedsPipeline(SessionPipeline):
@@ -175,11 +177,9 @@ def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
     watched_hours = (before.until - before.since) * MINUTE / HOUR
     if oldest is None:
         elapsed = (fetched.at - last) / HOUR
-        rate = seen / watched_hours if watched_hours > 0 else 0.0
-        return max(0.0, rate * elapsed - new)
+        return max(0.0, seen / max(watched_hours, MIN_RATE_HOURS) * elapsed - new)
     gap, covered = (oldest - last) / HOUR, (fetched.at - oldest) / HOUR
-    span = watched_hours + covered
-    return (seen + new) / span * gap if span > 0 else 0.0
+    return (seen + new) / max(watched_hours + covered, MIN_RATE_HOURS) * gap
 
 
 def is_gap(fetched: Fetched, monitor: Monitor) -> bool:

@@ -210,12 +210,20 @@ def test_new_and_missed_posts_are_separate_records() -> None:
     assert collected.monitor.last_gap_at == NOW
 
 
-def test_millions_of_missed_posts_take_no_more_records_than_a_history_keeps() -> None:
-    """The first fetch was a day ago, and the only post appeared a moment ago."""
-    last, posted = NOW - 24 * HOUR, NOW - timedelta(milliseconds=30)
-    seen = History.begin(minutes(last))
+def test_rate_of_missed_posts_is_not_that_of_a_moment() -> None:
+    """The first fetch was a day ago, and the only post appeared 30 milliseconds ago."""
+    seen = History.begin(minutes(NOW - 24 * HOUR))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
-    page = fetched(entry("new", posted), seen=seen)
+    page = fetched(entry("new", NOW - timedelta(milliseconds=30)), seen=seen)
+    assert collect(page, monitor, {}).missed_posts == pytest.approx(24)
+
+
+def test_millions_of_missed_posts_take_no_more_records_than_a_history_keeps() -> None:
+    """The first fetch was years ago, and a hundred posts appeared in the last hour."""
+    posted = NOW - HOUR
+    seen = History.begin(minutes(NOW - 24_000 * HOUR))
+    monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
+    page = fetched(*(entry(f"new {n}", posted) for n in range(100)), seen=seen)
     collected = collect(page, monitor, {})
     assert collected.missed_posts > 2_000_000
     tracemalloc.start()

@@ -208,7 +208,7 @@ def board_site(
         "last_run": state.started,
         "last_reason": reason,
         "last_error": state.error,
-        "last_visits": state.counts.get("visits") if state.finished else None,
+        "last_visits": state.counts.get("visits", 0) if state.finished else None,
         "next_visit": state.next_visit,
         "planned_per_day": _none_if_nan(estimates.requests_per_day) if estimates else None,
         "freshness": _none_if_nan(estimates.present_freshness) if estimates else None,

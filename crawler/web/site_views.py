@@ -26,7 +26,8 @@ from crawler.reports.estimates import read_estimates
 from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by_day, site_profile
 from crawler.reports.sites import BoardSite, CategoryNode, FailureGroup, RunningSite, SiteFilter
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
-from crawler.storage import alarms, leases, overview, site_targets, sites
+from crawler.storage import alarms, due, leases, overview, site_targets, sites
+from crawler.storage.alarms import AlarmReport
 from crawler.storage.client import Store, raising_unreachable
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
@@ -47,6 +48,8 @@ AGE_FACTOR = 20.0
 TOTAL_AGE_FACTOR = 5.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
+# Alarms that the page of a site shows.
+MAX_ALARMS = 50
 # Time to wait for computations in progress when the app ends; opening a connection takes less.
 CLOSE_SECONDS = 0.3
 # Maximum number of quick and of slow computations at a time: requests need the server, too.
@@ -131,6 +134,10 @@ class SiteDetails(TypedDict):
     """IANA time zone of the site."""
     kinds: dict[str, int] | None
     """Number of targets by kind."""
+    alarms: list[AlarmReport]
+    """The first open alarms, as `scrapy silence` lists them."""
+    paused_hosts: dict[str, datetime] | None
+    """Hosts of due targets that requested a pause, with its end."""
     categories: list[CategoryNode] | None
     """Categories as a tree, parents first."""
     failures: list[FailureGroup] | None
@@ -154,8 +161,10 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
         return await figures.get((key, name), compute, PATTERN_SECONDS, version)
 
     # Concurrently, because each waits a moment for its number.
-    (row,), kinds, failures, profile, freshness = await asyncio.gather(
+    (row,), opened, paused, kinds, failures, profile, freshness = await asyncio.gather(
         board_sites(app, store, now, [name]),
+        alarms.open_alarms(db, [name], MAX_ALARMS),
+        figures.get(("paused", name), lambda: due.held(db, name, now, now), version=version),
         figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
         figures.get(("failures", name), lambda: reports.failures_of(db, name)),
         of_run("profile", lambda: site_profile(db, site, now, changes)),
@@ -165,6 +174,8 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
         "site": row,
         "timezone": site.timezone,
         "kinds": kinds,
+        "alarms": opened,
+        "paused_hosts": paused,
         "categories": None if profile is None else profile.categories,
         "failures": failures,
         "week": None if profile is None else profile.week,

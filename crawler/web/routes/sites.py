@@ -142,6 +142,7 @@ async def _site_page(
         site=site, details=details, row=details["site"], targets=part, wanted=wanted, place=place,
         next=cursor_of(part.last), form=form or Form(), charts=charts,
         crawl=request.app.state.crawls.of(site.name), hidden=hidden,
+        is_editable=site.name in await sites.editable_names(store.db),
         kinds=list(Kind), statuses=list(TargetStatus), sortings=list(Sorting),
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-// Shows the progress of runs, as server-sent events report them, and reloads the list when one ends.
+// Shows the progress of runs, as server-sent events report them, and reloads the numbers when a run ends
+// or while some are being computed.
 "use strict";
 
 (() => {
@@ -6,7 +7,7 @@
   if (!root || !root.dataset.events || !("EventSource" in window)) return;
   const number = new Intl.NumberFormat();
   const running = new Set();
-  const START_MILLISECONDS = 2000;
+  const RELOAD_MILLISECONDS = 2000;
 
   function row(name) {
     return Array.from(document.querySelectorAll("[data-site]")).find((each) => each.dataset.site === name);
@@ -28,26 +29,30 @@
     for (const button of row(run.name).querySelectorAll('form[action$="/run"] button')) button.disabled = true;
   }
 
-  // A run has ended: the page has its result.
   async function reload() {
     const response = await fetch(window.location.href);
     if (!response.ok) {
-      awaitStart();
+      reloadLater();
       return;
     }
     const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
-    const fresh = parsed.getElementById("sites");
-    if (!fresh) return;
-    document.getElementById("sites").replaceWith(document.adoptNode(fresh));
+    for (const id of ["sites", "details"]) {
+      const [shown, fresh] = [document, parsed].map((page) => page.getElementById(id));
+      // The details of a site may have the focus: they stay once they are complete.
+      const isWanted = id === "sites" || shown?.querySelector("[data-computing]");
+      if (shown && fresh && isWanted) shown.replaceWith(document.adoptNode(fresh));
+    }
     document.dispatchEvent(new CustomEvent("htmx:after:swap"));
-    awaitStart();
+    reloadLater();
   }
 
-  // A crawl may end, or fail before its run begins, between two events: poll until it starts.
+  // A crawl may end, or fail before its run begins, between two events: poll until it starts. Numbers
+  // of large sites take a while.
   let timer = 0;
-  function awaitStart() {
+  function reloadLater() {
     window.clearTimeout(timer);
-    if (document.querySelector("[data-starting]")) timer = window.setTimeout(reload, START_MILLISECONDS);
+    if (!document.querySelector("[data-starting], [data-computing]")) return;
+    timer = window.setTimeout(reload, RELOAD_MILLISECONDS);
   }
 
   const source = new EventSource(root.dataset.events);
@@ -62,5 +67,5 @@
   });
   window.addEventListener("pagehide", () => source.close());
   for (const each of document.querySelectorAll("[data-site][data-running]")) running.add(each.dataset.site);
-  awaitStart();
+  reloadLater();
 })();

@@ -1,4 +1,4 @@
-// Times in the reader's zone, keyboard shortcuts, dialogs, and the token of htmx requests.
+// Times in the reader's zone, keyboard shortcuts, dialogs, slow buttons, and the token of htmx requests.
 "use strict";
 
 (() => {
@@ -57,10 +57,35 @@
     const question = event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
   });
+  // A slow button has data-busy: its label while it works, when further clicks have no effect. It is
+  // not disabled, because it would lose the focus.
+  function setBusy(button, isBusy) {
+    if (!button?.dataset.busy) return;
+    button.dataset.label ??= button.textContent;
+    button.textContent = isBusy ? button.dataset.busy : button.dataset.label;
+    button.setAttribute("aria-disabled", String(isBusy));
+  }
+
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest('[aria-disabled="true"]')) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
+  document.addEventListener("submit", (event) => {
+    if (!event.defaultPrevented) setBusy(event.submitter, true);
+  });
+  document.addEventListener("htmx:before:request", (event) => setBusy(event.target, true));
+  document.addEventListener("htmx:finally:request", (event) => setBusy(event.target, false));
+  // The browser may show the page again after "back".
+  window.addEventListener("pageshow", () => {
+    for (const button of document.querySelectorAll("[data-busy]")) setBusy(button, false);
+  });
   document.addEventListener("htmx:config:request", (event) => {
     const token = document.querySelector('meta[name="csrf-token"]');
     event.detail.ctx.request.headers["X-CSRF-Token"] = token.content;
   });
   document.addEventListener("htmx:after:swap", () => localize(document));
   localize(document);
+  // On phones, the row of areas scrolls.
+  document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 })();

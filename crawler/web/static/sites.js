@@ -2,14 +2,24 @@
 "use strict";
 
 (() => {
-  const grid = document.querySelector("[data-grid]");
-  const rows = grid ? Array.from(grid.tBodies[0].rows, (row) => Array.from(row.querySelectorAll("a"))) : [];
   const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+  function linksByDay() {
+    const rows = document.querySelectorAll("[data-grid] tbody tr");
+    return Array.from(rows, (row) => Array.from(row.querySelectorAll("a")));
+  }
+
   // The whole heat map is a single tab stop.
-  rows.forEach((row, at) => row.forEach((link, hour) => { link.tabIndex = at || hour ? -1 : 0; }));
-  grid?.addEventListener("keydown", (event) => {
+  function joinStops() {
+    linksByDay().forEach((row, at) => row.forEach((link, hour) => { link.tabIndex = at || hour ? -1 : 0; }));
+  }
+
+  document.addEventListener("htmx:after:swap", joinStops);
+  joinStops();
+  document.addEventListener("keydown", (event) => {
     const step = STEPS[event.key];
-    if (!step) return;
+    if (!step || !event.target.closest("[data-grid]")) return;
+    const rows = linksByDay();
     const at = rows.findIndex((row) => row.includes(event.target));
     const next = rows[at + step[0]]?.[rows[at]?.indexOf(event.target) + step[1]];
     if (!next) return;

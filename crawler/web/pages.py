@@ -37,6 +37,7 @@ from crawler.web.auth import (
     csrf_token,
     is_for_programs,
     local_path,
+    own_origin,
     set_guest_cookie,
 )
 
@@ -355,9 +356,22 @@ def add_error_handlers(app: FastAPI) -> None:
                 request, 401, "Sign in, or send Authorization: Bearer TOKEN", headers
             )
         path = path_to(request, "account.sign_in")
+        if here := _page_shown(request):
+            path += f"?next={quote(here, safe='/')}"
         if request.headers.get("hx-request") == "true":
             return Response(status_code=401, headers={"HX-Redirect": path})
-        if request.method == "GET":
-            here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            path += f"?next={quote(here, safe='/')}"
         return RedirectResponse(path, 303)
+
+
+def _page_shown(request: Request) -> str | None:
+    """Return the path of the page that a browser requests, or that sent the request; else None."""
+    url: Any = request.url
+    is_part = request.headers.get("hx-request") == "true"
+    if is_part or request.method != "GET":
+        try:
+            url = urlsplit(request.headers.get("hx-current-url" if is_part else "referer", ""))
+        except ValueError:
+            return None
+        if f"{url.scheme}://{url.netloc}" != own_origin(request):
+            return None
+    return url.path + (f"?{url.query}" if url.query else "")

@@ -86,6 +86,8 @@
   });
   document.addEventListener("htmx:after:swap", () => localize(document));
   localize(document);
+  // A rejected form continues at its first problem.
+  document.querySelector('[aria-invalid="true"]')?.focus();
   // On phones, the row of areas scrolls.
   document.querySelector(".top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 })();

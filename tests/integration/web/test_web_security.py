@@ -23,6 +23,7 @@ from crawler.web.options import WebOptions
 from crawler.web.routes import AREAS
 from tests.integration.harness import Db
 from tests.integration.web.browser import (
+    BASE,
     NOW,
     OPEN,
     PASSWORD,
@@ -199,6 +200,14 @@ def test_sign_in_redirects_to_the_requested_page(browsers: Browsers) -> None:
     assert location == "/sign-in?next=/account%3Fx%3D1"
     assert browser.sign_in("anna", next="/account?x=1").headers["location"] == "/account?x=1"
     assert local_path("/a?b=c#d", "/") == "/a?b=c#d"
+    # After the end of a session, also to the page whose form or part was requested.
+    page = f"{BASE}/setup/sites/shop?x=1"
+    expected = "/sign-in?next=/setup/sites/shop%3Fx%3D1"
+    assert browser.post("/setup/sites", {}, Referer=page).headers["location"] == expected
+    htmx = {"HX-Request": "true", "HX-Current-URL": page}
+    assert browser.get("/setup/preview", headers=htmx).headers["hx-redirect"] == expected
+    for other in ("https://evil.example/", "http://[", ""):
+        assert browser.post("/setup/sites", {}, Referer=other).headers["location"] == "/sign-in"
 
 
 def test_failed_sign_ins_are_limited_by_user_and_address(browsers: Browsers, database: Db) -> None:

@@ -159,7 +159,7 @@ def whole(text: str) -> Markup:
 FILTERS = {
     "ago": ago, "count": count, "cut": cut, "decimal": decimal, "documents": documents,
     "exact": exact, "number": number, "outside": outside, "percent": percent, "plain": plain,
-    "size": size, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
+    "size": size, "span": span, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip
 
 

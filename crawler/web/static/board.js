@@ -19,8 +19,9 @@
     const bar = document.createElement("progress");
     bar.max = Math.max(1, run.visits + run.due);
     bar.value = run.visits;
-    const words = `${number.format(run.visits)} visits, ${number.format(run.changed)} changed, `
-      + `${number.format(run.new)} new, ${number.format(run.errors)} errors, ${number.format(run.due)} due`;
+    const count = (n, noun) => `${number.format(n)} ${noun}${n === 1 ? "" : "s"}`;
+    const words = `${count(run.visits, "visit")}, ${number.format(run.changed)} changed, `
+      + `${number.format(run.new)} new, ${count(run.errors, "error")}, ${number.format(run.due)} due`;
     bar.setAttribute("aria-label", `Run of ${run.name}`);
     const text = document.createElement("span");
     text.className = "small";

@@ -333,6 +333,28 @@ def test_errors_are_grouped_by_cause(local: Browser, database: Db) -> None:
     assert (second["reason"], second["first"]["status"]) == ("timeout", None)
 
 
+def test_page_of_a_site_shows_alarms_and_paused_hosts(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/1", next_visit=NOW - HOUR, host="a")
+    alarm = {"spider": "shop", "at": NOW, "since": NOW - HOUR, "chance": 0.0, "ended_at": None}
+    texts = {"http://a/1": "nothing found for price", "": "3 pages lost fields"}
+    for url, text in texts.items():
+        row = {"_id": f"shop {url}", "target": url, "event": "broken", "text": text}
+        database.alarms.insert_one(alarm | row)
+    database.runs.insert_one(
+        {"spider": "shop", "started": NOW, "finished": NOW, "reason": "finished", "counts": {}}
+    )
+    until = datetime.now(UTC).replace(microsecond=0) + HOUR
+    database.hosts.insert_one({"_id": "a", "hold_until": until})
+    answer = local.get("/api/v1/sites/shop").json()
+    assert {each["target"]: each["text"] for each in answer["alarms"]} == texts
+    assert answer["paused_hosts"] == {"a": f"{until:%Y-%m-%dT%H:%M:%S}Z"}
+    assert answer["site"]["last_visits"] == 0, "a run that visited nothing"
+    page = local.get("/sites/shop").text
+    assert all(text in page for text in texts.values())
+    assert "no visits until" in page
+    assert 'href="/sites/shop#alarms"' in local.get("/").text
+
+
 def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
     zone = ZoneInfo("America/New_York")
     put_site(database, "shop", timezone=str(zone))

@@ -60,7 +60,8 @@
   // A slow button has data-busy: its label while it works, when further clicks have no effect. It is
   // not disabled, because it would lose the focus.
   function setBusy(button, isBusy) {
-    if (!button?.dataset.busy) return;
+    // Events of removed elements have the document as their target.
+    if (!button?.dataset?.busy) return;
     button.dataset.label ??= button.textContent;
     button.textContent = isBusy ? button.dataset.busy : button.dataset.label;
     button.setAttribute("aria-disabled", String(isBusy));

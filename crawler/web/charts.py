@@ -24,7 +24,7 @@ from crawler.utils.text import plain
 # Steps of the color scale; 0 is for values of 0.
 LEVELS = 6
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT = 8, 2, 28
-CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 720, 180, 40
+CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 720, 180, 48
 DOT_RADIUS = 3
 # Size of the charts that templates draw.
 WIDTH = 1000
@@ -108,10 +108,10 @@ def shares(values: Sequence[float | None], label: str, ends: tuple[str, str]) ->
     return Markup(
         '<svg class="line" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><title>{2}</title>'
         '<g class="grid">{3}</g><path d="{4}"/>{5}'
-        '<text x="{6}" y="{1}">{7}</text><text class="end" x="{0}" y="{1}">{8}</text></svg>'
+        '<text x="{6}" y="{9}">{7}</text><text class="end" x="{0}" y="{9}">{8}</text></svg>'
     ).format(
         CHART_WIDTH, CHART_HEIGHT, label, Markup("").join(grid), " ".join(path),
-        Markup("").join(points), CHART_MARGIN, *ends,
+        Markup("").join(points), CHART_MARGIN, *ends, CHART_HEIGHT - 5,
     )  # fmt: skip
 
 

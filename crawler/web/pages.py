@@ -365,7 +365,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def _page_shown(request: Request) -> str | None:
     """Return the path of the page that a browser requests, or that sent the request; else None."""
-    url: Any = request.url
+    path, query = request.url.path, request.url.query
     is_part = request.headers.get("hx-request") == "true"
     if is_part or request.method != "GET":
         try:
@@ -374,4 +374,5 @@ def _page_shown(request: Request) -> str | None:
             return None
         if f"{url.scheme}://{url.netloc}" != own_origin(request):
             return None
-    return url.path + (f"?{url.query}" if url.query else "")
+        path, query = url.path, url.query
+    return f"{path}?{query}" if query else path

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,17 @@ class HotBands:
         return (bands & self._new) | (bands & self._old)
 
 
+@dataclass(slots=True)
+class LabelCheck:
+    """Whether any pair of posts is labeled, as far as this process knows.
+
+    checked_at: when that was read; seconds of the monotonic clock
+    """
+
+    has_labels: bool = False
+    checked_at: float = -math.inf
+
+
 class Bands(Protocol):
     """Claims of bands in place of MongoDB's unique index; they can be rebuilt from MongoDB."""
 
@@ -123,6 +135,7 @@ class Registry:
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
     labels: AsyncCollection[Document] | None = None
+    label_check: LabelCheck = field(default_factory=LabelCheck)
     hot: HotBands = field(default_factory=HotBands)
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -267,6 +280,7 @@ FENCES = ("fence", "page_fence")
 OWNER_FIELDS = {
     "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
 } | dict.fromkeys(FENCES, 1)  # fmt: skip
+COMPARED_FIELDS = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
 
 
 def row_of(
@@ -409,22 +423,29 @@ async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
 async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners of the given bands, and the stored documents with the given `_id`s."""
+    """Return the owners of the given bands, and the stored documents with the given `_id`s.
+
+    The owners have only what comparisons need: no item, source and fences.
+    """
+    from crawler.dedup.sketch import Sketch  # slow: loads numpy
+
     listed = list(bands)
     query: Document = {"bands": {"$in": listed}}
-    # Reading all bands of an owner would take most of the time.
-    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", listed]}}
+    # Reading all bands of an owner would take most of the time, and most owners are only compared.
+    fields: Document = COMPARED_FIELDS | {"bands": {"$setIntersection": ["$bands", listed]}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}
-    own: dict[int, Document] = {}
+    stored: list[int] = []
     wanted = frozenset(ids)
     for row in await registry.signatures.find(query, fields).to_list(None):
         if row["_id"] in wanted:
-            own[row["_id"]] = row
+            stored.append(row["_id"])
         if owned := row.get("bands"):
-            owners |= dict.fromkeys(owned, owner_of(row))
-    return owners, own
+            sketch = Sketch.decode(row["sketch"])
+            owner = Owner(row["_id"], row["post"], row["created"], sketch, row.get("cluster"))
+            owners |= dict.fromkeys(owned, owner)
+    return owners, await by_id(registry, stored)
 
 
 async def add_bands(registry: Registry, bands_by_id: Mapping[int, Sequence[int]]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
 
 if TYPE_CHECKING:
@@ -53,18 +53,13 @@ class Sourced:
     title: str | None = None
 
     @cached_property
-    def normal(self) -> str:
-        """Return the normal text."""
-        return normal_text(self.text)
-
-    @cached_property
     def points(self) -> CodePoints:
-        """Return the (n,) code points of the normal text."""
-        return code_points(self.normal)
+        """Return the (n,) code points by which the text is compared."""
+        return compared_points(self.text)
 
     @cached_property
     def marks(self) -> Marks:
-        """Return the marks of the normal text."""
+        """Return the marks of these code points."""
         from crawler.dedup import marks
 
         return marks.marks_of(self.points)
@@ -73,12 +68,12 @@ class Sourced:
 def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
     """Return a text from which to learn boilerplate; None if it is too long.
 
-    Call this right after sketching the text, while `normal_text` still has its normal form cached.
+    Call this right after sketching the text, while `compared_points` still has it cached.
     """
     if len(text) > MAX_CHARACTERS:
         return None
     post = Sourced(source, text, title)
-    post.normal  # noqa: B018 - computes the property
+    post.points  # noqa: B018 - computes the property
     return post
 
 
@@ -231,14 +226,15 @@ class Table:
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     """Add to the sketch of a text its own part, which is the text without boilerplate."""
-    if not table.common.size or (mask := table.tally.covered(text)) is None:
+    if not table.common.size or not text.points.size:
+        return sketch
+    covered, mask = table.tally.covered(text)
+    share = 1 - covered / mask.size
+    if share > 1 - MIN_COVERED:
         return sketch
     from crawler.dedup import kernels
     from crawler.dedup.minhash import bandings_of, low_bytes, permutations
 
-    share = 1 - np.count_nonzero(mask) / mask.size
-    if share > 1 - MIN_COVERED:
-        return sketch
     parts = {}
     for shape in sketch.parts:
         size, values = kernels.minima_outside(text.points, mask, shape.width, *permutations())

@@ -21,6 +21,10 @@ SPACE = np.uint32(32)
 LARGEST = np.uint32(0xFFFFFFFF)
 # Scripts without spaces have long runs of letters; a run counts as one word per LETTERS_A_WORD.
 LETTERS_A_WORD = 12
+# What the table of `folded` has in place of a letter: drop the character, or drop it unless it is
+# between two digits, like the point in 1.5.
+DROP, BETWEEN_DIGITS = np.uint32(0), np.uint32(1)
+ZERO, NINE = np.uint32(ord("0")), np.uint32(ord("9"))
 
 
 @njit(inline="always")
@@ -38,6 +42,57 @@ def is_of_cjk(point: np.uint32) -> bool:
             or (0x20000 <= point <= 0x3FFFF)
         )
     )
+
+
+@njit(inline="always")
+def _separates(before: np.uint32, after: np.uint32) -> bool:
+    """Return whether a space between two characters separates words, as in all but Han and kana."""
+    return not (
+        (is_of_cjk(before) and not 0xAC00 <= before <= 0xD7AF)
+        or (is_of_cjk(after) and not 0xAC00 <= after <= 0xD7AF)
+    )
+
+
+@njit(inline="always")
+def _is_digit(point: np.uint32) -> bool:
+    return bool(ZERO <= point <= NINE)
+
+
+def folded(points: CodePoints, table: Values) -> CodePoints:
+    """Return the (m,) code points of a text after replacing its first `table.size` characters.
+
+    table: by code point, the character in its place, a space, DROP or BETWEEN_DIGITS. Spaces at
+           the ends, repeated spaces, and spaces next to Chinese and Japanese are dropped as well.
+    """
+    result = np.empty(points.size, np.uint32)
+    return result[: _fold(points, table, result)]
+
+
+@compiled
+def _fold(points: CodePoints, table: Values, result: Values) -> int:
+    n, has_space = 0, False
+    for at in range(points.size):
+        point = points[at]
+        if point < table.size:
+            point = table[point]
+            if point == BETWEEN_DIGITS:
+                following = points[at + 1] if at + 1 < points.size else DROP
+                if following < table.size:
+                    following = table[following]
+                is_kept = n > 0 and not has_space and _is_digit(result[n - 1])
+                point = points[at] if is_kept and _is_digit(following) else DROP
+            if point == DROP:
+                continue
+            if point == SPACE:
+                has_space = True
+                continue
+        if has_space and n > 0 and _separates(result[n - 1], point):
+            result[n] = SPACE
+            n += 1
+        has_space = False
+        result[n] = point
+        n += 1
+    return n
 
 
 def count(points: CodePoints) -> tuple[int, int, int]:
@@ -150,6 +205,55 @@ def _minima_outside(
             count += 1
     _permute(mixed, count, a, b, least)
     return count
+
+
+@compiled
+def character_signatures(
+    points: CodePoints,
+    widths: tuple[int, int],
+    limits: tuple[float, float],
+    a: Values,
+    b: Values,
+    mixed: Values,
+    signatures: Bytes,
+) -> tuple[int, int, int]:
+    """Fill the signatures of a text by its characters; return the numbers of `count`.
+
+    One call in place of several, which take longer than the work on a short text.
+
+    widths:     characters per shingle of the first and the second signature
+    limits:     maximum share of CJK characters for the first, minimum share for the second
+    mixed:      (n + k,) buffer
+    signatures: (2, k) low bytes of the minima; not written beyond a limit, or for a text that is
+                shorter than a shingle
+    """
+    cjk = other = words = run = 0
+    for point in points:
+        is_cjk = is_of_cjk(point)
+        cjk += is_cjk
+        if is_cjk or point == SPACE:
+            words += (run + LETTERS_A_WORD - 1) // LETTERS_A_WORD
+            run = 0
+        else:
+            other += 1
+            run += 1
+    words += (run + LETTERS_A_WORD - 1) // LETTERS_A_WORD
+    share, least = cjk / max(1, cjk + other), mixed[points.size :]
+    for each in range(2):
+        width = widths[each]
+        is_wanted = share <= limits[0] if each == 0 else share >= limits[1]
+        if not is_wanted or points.size < width:
+            continue
+        size = points.size - width + 1
+        for start in range(size):
+            value = FNV_START
+            for i in range(start, start + width):
+                value = _fnv(value, points[i])
+            mixed[start] = _fmix(value)
+        _permute(mixed, size, a, b, least)
+        for k in range(least.size):
+            signatures[each, k] = np.uint8(least[k] & np.uint32(0xFF))
+    return cjk, other, words
 
 
 @njit(inline="always")

@@ -48,10 +48,10 @@ class Marks(NamedTuple):
 
 def marks_of(points: CodePoints) -> Marks:
     """Return the marks of a normal text; none for a text shorter than a window."""
-    hashes = np.empty(points.size, np.uint32)
-    starts, ends = np.empty(points.size, np.int32), np.empty(points.size, np.int32)
-    count = _marks(points, hashes, starts, ends)
-    return Marks(hashes[:count].copy(), starts[:count].copy(), ends[:count].copy())
+    hashes, places = np.empty(points.size, np.uint32), np.empty((2, points.size), np.int32)
+    count = _marks(points, hashes, places[0], places[1])
+    starts, ends = places[:, :count].copy()
+    return Marks(hashes[:count].copy(), starts, ends)
 
 
 @compiled
@@ -122,14 +122,12 @@ class Tally:
         _states(hashes, self._keys, self._states, states)
         return states
 
-    def covered(self, text: Text) -> Flags | None:
-        """Return an (n,) mask of a text's characters in common marks; None without such marks."""
-        hashes, starts, ends = text.marks
-        chosen, mask = np.empty(hashes.size, np.bool_), np.zeros(text.points.size, np.bool_)
-        if not _choose(hashes, self._keys, self._states, chosen):
-            return None
-        _cover(text.points, starts, ends, chosen, mask)
-        return mask
+    def covered(self, text: Text) -> tuple[int, Flags]:
+        """Return the number of a text's characters in common marks, and an (n,) mask of them."""
+        (hashes, starts, ends), points = text.marks, text.points
+        chosen, mask = np.empty(hashes.size, np.bool_), np.zeros(points.size, np.bool_)
+        marks = (hashes, starts, ends)  # Numba takes microseconds to recognize a named tuple
+        return _cover_common(points, marks, self._keys, self._states, chosen, mask), mask
 
     def add(self, hashes: Values) -> None:
         """Add the marks of a post, which must not be repeated, to the counts."""
@@ -202,14 +200,28 @@ def _states(hashes: Values, keys: Values, states: Bytes, result: Bytes) -> None:
 
 
 @compiled
-def _choose(hashes: Values, keys: Values, states: Bytes, chosen: Flags) -> int:
-    """Choose the common marks; return their number."""
+def _cover_common(
+    points: CodePoints,
+    marks: tuple[Values, Places, Places],
+    keys: Values,
+    states: Bytes,
+    chosen: Flags,
+    mask: Flags,
+) -> int:
+    """Choose the common marks, and mask the characters in them; return the number of these."""
+    hashes, starts, ends = marks
     count = 0
     for i in range(hashes.size):
         slot = _slot(hashes[i], keys)
         chosen[i] = keys[slot] == hashes[i] and states[slot] >= COMMON
         count += chosen[i]
-    return count
+    if count == 0:
+        return 0
+    _cover(points, starts, ends, chosen, mask)
+    masked = 0
+    for is_masked in mask:
+        masked += is_masked
+    return masked
 
 
 @compiled

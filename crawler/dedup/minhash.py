@@ -3,7 +3,7 @@
 Shingles and bands depend on the text, with overlapping ranges:
 
     CJK share   up to 0.6: 5 characters   from 0.4: 3 characters
-    words       up to 60: 25 bands of 5   from 40: 16 bands of 8
+    words       up to 60: 25 bands of 5   from 40: 18 bands of 7
 
 Texts within an overlap have both kinds, so that a text is still found after an edit across a limit.
 A text shorter than a shingle is represented by its hash, so that it matches only exactly. An empty
@@ -20,7 +20,7 @@ import numpy as np
 
 from crawler.dedup import kernels
 from crawler.dedup.kernels import FNV_PRIME, FNV_START, Bytes, CodePoints, Values, band_keys, minima
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,
@@ -105,26 +105,34 @@ def features_of(hashes: Values) -> Bytes:
 
 def by_characters(text: str) -> Sketch | None:
     """Return the sketch of a text by its characters; None for an empty text."""
-    normal = normal_text(text)
-    points = code_points(normal)
-    cjk, other, words = kernels.count(points)
+    points = compared_points(text)
+    signatures = np.empty((2, VALUES), np.uint8)
+    cjk, other, words = kernels.character_signatures(
+        points, (CHARACTERS_SHAPE.width, CJK_SHAPE.width), (CJK_TO, CJK_FROM), *permutations(),
+        np.empty(points.size + VALUES, np.uint32), signatures,
+    )  # fmt: skip
     share = cjk / max(1, cjk + other)
-    shapes: tuple[Shape, ...] = (CHARACTERS_SHAPE,) if share <= CJK_TO else ()
-    shapes += (CJK_SHAPE,) if share >= CJK_FROM else ()
-    return _sketch(normal, points, shapes, bandings_of(words, cjk))
+    parts = {}
+    if share <= CJK_TO and points.size >= CHARACTERS_SHAPE.width:
+        parts[CHARACTERS_SHAPE] = signatures[0]
+    if share >= CJK_FROM and points.size >= CJK_SHAPE.width:
+        parts[CJK_SHAPE] = signatures[1]
+    return Sketch(parts, bandings_of(words, cjk)) if parts else exactly(text)
 
 
 def by_words(text: str) -> Sketch | None:
     """Return the sketch of a text by its words, each CJK character a word; None if empty."""
-    normal = normal_text(text)
-    points = code_points(normal)
-    return _sketch(normal, points, (WORDS_SHAPE,), bandings_of(kernels.tokens(points).size))
+    points = compared_points(text)
+    hashes = hashes_of(points, WORDS_SHAPE)
+    if hashes is None:
+        return exactly(text)
+    bandings = bandings_of(hashes.size + WORDS_SHAPE.width - 1)
+    return Sketch({WORDS_SHAPE: low_bytes(values_of(hashes))}, bandings)
 
 
 def by_supershingles(text: str) -> Sketch | None:
     """Return the paper's features of a text; None for an empty text."""
-    normal = normal_text(text)
-    hashes = hashes_of(code_points(normal), SUPERSHINGLES)
+    hashes = hashes_of(compared_points(text), SUPERSHINGLES)
     if hashes is None:
         return exactly(text)
     return Sketch({SUPERSHINGLES: features_of(hashes)})
@@ -141,7 +149,7 @@ def exactly(text: str) -> Sketch | None:
 
 
 def hashes_of(points: CodePoints, shape: Shape) -> Values | None:
-    """Return the hashes of a normal text's shingles; None if the text is shorter than one."""
+    """Return the hashes of a compared text's shingles; None if the text is shorter than one."""
     units = kernels.tokens(points) if shape.words else points
     return kernels.shingle_hashes(units, shape.width) if units.size >= shape.width else None
 
@@ -153,24 +161,11 @@ def bandings_of(words: int, cjk: int = 0) -> tuple[Banding, ...]:
     return short + ((LONG,) if length >= LONG_FROM else ())
 
 
-def _sketch(
-    normal: str, points: CodePoints, shapes: tuple[Shape, ...], bandings: tuple[Banding, ...]
-) -> Sketch | None:
-    parts = {
-        shape: low_bytes(values_of(hashes))
-        for shape in shapes
-        if (hashes := hashes_of(points, shape)) is not None
-    }
-    if not parts:
-        return exactly(normal)
-    return Sketch(parts, bandings)
-
-
 def jaccard(left: str, right: str, shape: Shape) -> float:
     """Return the exact Jaccard similarity of two texts; 0 if one is shorter than a shingle."""
     if shape == EXACT:
         return float(normal_text(left) == normal_text(right))
-    first, second = (hashes_of(code_points(normal_text(text)), shape) for text in (left, right))
+    first, second = (hashes_of(compared_points(text), shape) for text in (left, right))
     if first is None or second is None:
         return 0.0
     a, b = np.unique(first), np.unique(second)
@@ -183,7 +178,7 @@ def library_estimate(left: str, right: str, shape: Shape) -> float:
 
     Returns 0 if one text is shorter than a shingle.
     """
-    hashes = [hashes_of(code_points(normal_text(text)), shape) for text in (left, right)]
+    hashes = [hashes_of(compared_points(text), shape) for text in (left, right)]
     first, second = (
         None if values is None else as_datasketch(values_of(values)) for values in hashes
     )

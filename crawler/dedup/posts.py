@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,7 +18,7 @@ from crawler.utils.text import MAX_CHARACTERS, normalized
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
-    from crawler.dedup.kernels import CodePoints
+    from crawler.dedup.kernels import CodePoints, Values
     from crawler.dedup.sketch import Scheme, Sketch
 
 # Limits of plausible dates: blogs are younger, and the clocks of sites are wrong by hours, not
@@ -119,6 +121,7 @@ class Claim(NamedTuple):
     sketch: Sketch
 
 
+@lru_cache(maxsize=4096)  # needed for each post of a batch, and its source, several times
 def id_of(key: str) -> int:
     """Return a 64-bit hash of a post's `_id` or item: indexes of numbers are far smaller.
 
@@ -162,6 +165,7 @@ def most_similar(
 
 # Records with fewer words resemble too many others: two items of a shop may differ in one word.
 MIN_WORDS = 20
+ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 LINKS = ("http://", "https://", "//", "data:")
 # Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
 # variation selectors (the same emoji in color or not), tags.
@@ -187,6 +191,26 @@ TYPOGRAPHIC = {
     for mark in marks
 }
 REPLACED = FREQUENT | TYPOGRAPHIC
+# Texts of ASCII and Latin-1 in which only the case and white space are not normal.
+PLAIN = re.compile("[\x00-\x7f\xa1-\xa7\xa9\xac\xae\xb0\xb1\xb6\xb7\xbf-\xff]*")
+# Texts of feeds are often escaped twice. The patterns are narrower than those of `html.unescape`,
+# which takes quadratic time for a long number.
+ENTITY = re.compile("&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+# Punctuation that becomes a space; other punctuation is dropped, like the apostrophe of "it's".
+SEPARATORS = "-/\\_"
+# Dropped except between digits, so that 1.5 and 15 stay different.
+IN_NUMBERS = ".,:"
+# Scripts whose accents and vowel points are often left out: Latin, Greek, Cyrillic, Hebrew, Arabic.
+# In others, such as Thai, Hindi and Japanese, marks are a part of the spelling.
+ACCENTED = re.compile("[\xc0-\u06ff\u1ab0-\u1aff\u1dc0-\u1fff\u20d0-\u20ff]")
+TATWEEL = "\u0640"
+# The first code point after the punctuation of Chinese and Japanese.
+END_OF_FOLDED = 0x3040
+# Letters that Unicode does not decompose into a letter and a mark, and Arabic ones that are typed
+# in place of each other.
+LETTERS = str.maketrans(
+    "\u0131\u0111\u0142\xf8\u0127\u0649\u06cc\u06a9\u0629", "idloh\u064a\u064a\u0643\u0647"
+)
 
 
 def text_of(
@@ -241,7 +265,11 @@ def source_of(spider: str, url: str, *, is_feed: bool) -> str:
 
     Each spider has its own sources, as spiders extract different parts of a page.
     """
-    return f"{spider} {url if is_feed else urlsplit(url).netloc}"
+    if is_feed:
+        return f"{spider} {url}"
+    # urlsplit caches its results: all pages of a site have one origin.
+    origin = ORIGIN.match(url)
+    return f"{spider} {urlsplit(origin[0] if origin else url).netloc}"
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
@@ -263,7 +291,6 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-@lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its boilerplate
 def normal_text(text: str) -> str:
     """Normalize a text: NFKC, case folded, plain quotes and dashes, nothing invisible.
 
@@ -272,11 +299,60 @@ def normal_text(text: str) -> str:
     text = text[:MAX_CHARACTERS]
     if text.isascii():
         return " ".join(text.lower().split())
+    if PLAIN.fullmatch(text):
+        return " ".join(text.casefold().split())
     for mark, plain in REPLACED.items():
         text = text.replace(mark, plain)
     text = INVISIBLE.sub("", normalized("NFKC", text, MAX_CHARACTERS))
     folded = normalized("NFKC", text.casefold(), MAX_CHARACTERS)
     return " ".join(folded.split())
+
+
+@lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its boilerplate
+def compared_points(text: str) -> CodePoints:
+    """Return the (n,) code points by which a text is compared: its normal text, folded.
+
+    Character references of HTML are replaced. Accents, vowel points and most punctuation are
+    dropped, and spaces in Chinese and Japanese: copies often differ in these. A text of nothing
+    but punctuation is not folded.
+    """
+    from crawler.dedup.kernels import folded  # compiled code, loaded with the first text
+
+    text = text[:MAX_CHARACTERS]
+    if "&" in text:
+        text = ENTITY.sub(lambda match: html.unescape(match[0]), text)
+    points = code_points(normal_text(text))
+    result = folded(points, _letters())
+    if not result.size:
+        return points
+    result = result.copy()
+    result.setflags(write=False)
+    return result
+
+
+@cache
+def _letters() -> Values:
+    """Return the table of `folded`."""
+    import numpy as np
+
+    from crawler.dedup import kernels
+
+    table = np.arange(END_OF_FOLDED, dtype=np.uint32)
+    for code in range(END_OF_FOLDED):
+        character = chr(code)
+        category = unicodedata.category(character)
+        if character in SEPARATORS:
+            table[code] = kernels.SPACE
+        elif character in IN_NUMBERS:
+            table[code] = kernels.BETWEEN_DIGITS
+        elif category.startswith("P") or character == TATWEEL:
+            table[code] = kernels.DROP
+        elif category == "Nd":
+            table[code] = ord("0") + unicodedata.digit(character)
+        elif ACCENTED.match(character):
+            letter = normalized("NFD", character)[0].translate(LETTERS)
+            table[code] = kernels.DROP if category == "Mn" else ord(letter)
+    return table
 
 
 def code_points(text: str) -> CodePoints:

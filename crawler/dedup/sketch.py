@@ -61,7 +61,7 @@ SHAPES = {
     shape.code: shape for shape in (EXACT, CJK_SHAPE, CHARACTERS_SHAPE, WORDS_SHAPE, SUPERSHINGLES)
 }
 
-SHORT, LONG = Banding(25, 5), Banding(16, 8)
+SHORT, LONG = Banding(25, 5), Banding(18, 7)
 # If two posts of one source share boilerplate: minimum similarity of their own parts.
 MIN_OWN_SIMILARITY = 0.4
 # For posts of different sources: minimum share of a post's own part that the other must contain.
@@ -74,7 +74,7 @@ UNTITLED = bytes(TAG_BYTES)
 # Maximum number of bits that MongoDB's index stores in six bytes.
 KEY_BITS = 47
 FEATURES = SUPERSHINGLES.values
-VERSION = 2
+VERSION = 3
 NAMES = ("characters", "words", "supershingles")
 # The paper's rule: 2 of 6 features agree.
 SUPERSHINGLES_THRESHOLD = 2 / FEATURES

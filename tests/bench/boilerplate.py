@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
-import numpy as np
 from pymongo import AsyncMongoClient
 from rich.console import Console
 from rich.table import Table
@@ -224,9 +223,7 @@ async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> in
 
     def own(post: Post) -> str:
         sourced_text = Sourced(post.feed, post.text)
-        mask = tables[post.feed].tally.covered(sourced_text)
-        if mask is None:
-            mask = np.zeros(sourced_text.points.size, np.bool_)
+        _, mask = tables[post.feed].tally.covered(sourced_text)
         text = "".join(chr(point) for point in sourced_text.points[~mask].tolist())
         return text.replace(" ".join(post.title.casefold().split()), " ")
 

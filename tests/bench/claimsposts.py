@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from crawler.dedup.minhash import as_datasketch, by_characters, hashes_of, values_of
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import CHARACTERS_SHAPE, VALUES
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _sketch(text: str) -> bytes:
 
 
 def _values(text: str) -> Array:
-    hashes = hashes_of(code_points(normal_text(text)), CHARACTERS_SHAPE)
+    hashes = hashes_of(compared_points(text), CHARACTERS_SHAPE)
     assert hashes is not None
     return values_of(hashes)
 

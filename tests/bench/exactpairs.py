@@ -10,7 +10,7 @@ from numba import njit
 
 from crawler.dedup import kernels
 from crawler.dedup.minhash import hashes_of
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE
 
 Ints = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ def earlier_at_least(texts: Sequence[str], least: float) -> list[int]:
 
 
 def _shingles(text: str) -> Ints:
-    points = code_points(normal_text(text))
+    points = compared_points(text)
     cjk, other, _ = kernels.count(points)
     shape = CJK_SHAPE if 2 * cjk >= cjk + other else CHARACTERS_SHAPE
     hashes = hashes_of(points, shape)

@@ -279,7 +279,7 @@ class Data:
             signature = {
                 "_id": id_of(row["_id"]), "post": row["_id"], "created": row["first_seen"],
                 "seen": row["first_seen"], "rank": row["first_seen"], "source": 1,
-                "at": row["first_seen"], "signature_scheme": "characters-2",
+                "at": row["first_seen"], "signature_scheme": "characters-3",
                 "sketch": Binary(sketch.encode()), "fence": 1,
             }  # fmt: skip
             yield signature | ({"cluster": row["cluster"]} if "cluster" in row else {})

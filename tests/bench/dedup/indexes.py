@@ -22,7 +22,7 @@ from crawler.dedup.minhash import (
     hashes_of,
     values_of,
 )
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     PAIRS,
@@ -233,7 +233,7 @@ def _sketched(sketch: Callable[[str], Sketch | None], text: str) -> Key:
 
 
 def _signed(shape: Shape, text: str) -> Key:
-    hashes = hashes_of(code_points(normal_text(text)), shape)
+    hashes = hashes_of(compared_points(text), shape)
     return None if hashes is None else values_of(hashes).tobytes()
 
 

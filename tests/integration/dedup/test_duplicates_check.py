@@ -137,10 +137,10 @@ def test_kept_index_includes_texts_of_previous_runs(
     assert set(duplicates(other.out).values()) == {None}
     (kept, _) = list[Any](in_json(freshet, "duplicates", "kept"))
     assert {name: kept[name] for name in ("name", "scheme", "texts", "clusters")} == {
-        "name": "archive", "scheme": "characters-2", "texts": 8, "clusters": 3,
+        "name": "archive", "scheme": "characters-3", "texts": 8, "clusters": 3,
     }  # fmt: skip
     shown = run(freshet, "duplicates", "kept").out.splitlines()
-    assert shown[3].split()[:4] == ["archive", "characters-2", "8", "3"]
+    assert shown[3].split()[:4] == ["archive", "characters-3", "8", "3"]
     assert database.signatures.count_documents({}) == 0
 
 
@@ -165,7 +165,7 @@ def test_kept_index_rejects_another_scheme(freshet: Freshet, tmp_path: Path) -> 
     refused = check(freshet, path, "--keep", "archive")
     assert (refused.code, refused.out) == (1, "")
     assert refused.complaint == (
-        "scrapy duplicates: index 'archive' has the scheme words-2, not characters-2. Use --scheme "
+        "scrapy duplicates: index 'archive' has the scheme words-3, not characters-3. Use --scheme "
         "words, another name, or delete the index: scrapy duplicates kept --forget archive"
     )
     by_settings = check(freshet, path, "--keep", "archive", FRESHET_DUPLICATES="words")

@@ -209,8 +209,8 @@ def test_crawl_rejects_scheme_other_than_stored_one(
     result = freshet(*words, hours=7, FRESHET_DUPLICATES="words")
     assert result.code == 1
     (line,) = [line for line in result.err.splitlines() if "] ERROR:" in line]
-    assert "characters-2" in line
-    assert "words-2" in line
+    assert "characters-3" in line
+    assert "words-3" in line
     assert "scrapy duplicates rebuild" in line
     assert freshet(*words, hours=7, FRESHET_DUPLICATES="off").code == 0
 

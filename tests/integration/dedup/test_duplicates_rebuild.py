@@ -76,14 +76,14 @@ def test_existing_posts_are_compared(freshet: Freshet, posts: Db) -> None:
     done = in_json(freshet, "duplicates", "rebuild")
     assert done.pop("seconds") > 0
     assert done == {
-        "scheme": "characters-2", "posts": 42, "compared": 40, "clusters": 10, "copies": 30
+        "scheme": "characters-3", "posts": 42, "compared": 40, "clusters": 10, "copies": 30
     }  # fmt: skip
     assert groups(posts) == TEN
     assert posts.posts.count_documents({"original": True}) == 12
     assert posts.clusters.count_documents({"unsettled": True}) == 0
     assert not any(row.get("changes") for row in posts.clusters.find()), "in order of creation"
     assert posts.meta.find_one({"_id": "duplicates"}) == {
-        "_id": "duplicates", "scheme": "characters-2", "backend": "mongodb",
+        "_id": "duplicates", "scheme": "characters-3", "backend": "mongodb",
     }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_output_as_text(freshet: Freshet, posts: Db) -> None:
     done = rebuild(freshet)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(
-        "41 posts compared by characters-2, 1 without text: 30 copies in 10 clusters ("
+        "41 posts compared by characters-3, 1 without text: 30 copies in 10 clusters ("
     )
 
 
@@ -191,20 +191,20 @@ def test_crawls_reject_new_scheme_until_rebuild(freshet: Freshet, posts: Db, pag
     rebuild(freshet)
     assert refusal(freshet) == ""
     assert refusal(freshet, duplicates="words") == (
-        "the index of near-duplicates has scheme characters-2 and claims in mongodb, but the "
-        "settings require words-2 and mongodb: run scrapy duplicates rebuild to compare all posts "
+        "the index of near-duplicates has scheme characters-3 and claims in mongodb, but the "
+        "settings require words-3 and mongodb: run scrapy duplicates rebuild to compare all posts "
         "again"
     )
     done = in_json(freshet, "duplicates", "rebuild", "-s", "FRESHET_DUPLICATES=words")
-    assert (done["scheme"], done["clusters"]) == ("words-2", 10)
-    assert set(posts.signatures.distinct("signature_scheme")) == {"words-2"}
+    assert (done["scheme"], done["clusters"]) == ("words-3", 10)
+    assert set(posts.signatures.distinct("signature_scheme")) == {"words-3"}
     assert refusal(freshet, duplicates="words") == ""
-    assert "has scheme words-2" in refusal(freshet)
+    assert "has scheme words-3" in refusal(freshet)
     pages.item("/item.html", "An item")
     wrapper = freshet.wrapper("other", start_urls=[f"{pages.url}/item.html"], item_pages="item")
     crawl = freshet("crawl", "site", "-a", f"wrapper={wrapper}")
     assert crawl.code == 1
-    assert "has scheme words-2" in crawl.err
+    assert "has scheme words-3" in crawl.err
 
 
 def test_off_makes_all_posts_originals(freshet: Freshet, posts: Db) -> None:

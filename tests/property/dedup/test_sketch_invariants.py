@@ -10,9 +10,17 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from crawler.dedup import kernels
-from crawler.dedup.minhash import by_characters, by_words, jaccard, permutations
-from crawler.dedup.posts import code_points, normal_text
-from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
+from crawler.dedup.minhash import (
+    by_characters,
+    by_words,
+    hashes_of,
+    jaccard,
+    low_bytes,
+    permutations,
+    values_of,
+)
+from crawler.dedup.posts import code_points, compared_points, normal_text
+from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
 
 # Any text, including lone surrogates; and a small alphabet, so that texts have shared parts.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -60,6 +68,49 @@ def test_normal_form_ignores_case_and_whitespace(words: list[str], data: st.Data
 @given(TEXTS)
 def test_code_points_match_text(text: str) -> None:
     assert code_points(text).tolist() == [ord(character) for character in text]
+
+
+@given(TEXTS)
+def test_compared_points_have_single_spaces_and_match_for_equal_normal_texts(text: str) -> None:
+    compared = "".join(map(chr, compared_points(text).tolist()))
+    assert compared == compared.strip(" ")
+    assert "  " not in compared
+    assert bool(compared) == bool(normal_text(text))
+    if "&" not in text:
+        assert compared_points(normal_text(text)).tolist() == compared_points(text).tolist()
+
+
+FOLDED = st.text("ab 1.-!你が한", max_size=12)
+
+
+@given(FOLDED)
+def test_folding_matches_plain_python(text: str) -> None:
+    """Fold step by step, where the kernel takes one pass."""
+    table = np.arange(128, dtype=np.uint32)
+    table[[ord("-"), ord("!"), ord(".")]] = (32, kernels.DROP, kernels.BETWEEN_DIGITS)
+    text_between = text.replace("!", "")
+    kept = [
+        char
+        for at, char in enumerate(text_between)
+        if char != "." or (text_between[at - 1 : at] == "1" == text_between[at + 1 : at + 2])
+    ]
+    words = "".join(kept).replace("-", " ").split()
+    expected = " ".join(words)
+    for script in "你が":
+        expected = expected.replace(f" {script}", script).replace(f"{script} ", script)
+    if ".!" not in text and "!." not in text and ".." not in text:
+        assert "".join(map(chr, kernels.folded(code_points(text), table).tolist())) == expected
+
+
+@given(LONGER)
+def test_signatures_by_characters_match_those_of_each_kernel(text: str) -> None:
+    made, points = by_characters(text), compared_points(text)
+    assert made is not None
+    for shape, part in made.parts.items():
+        assert shape in (CHARACTERS_SHAPE, CJK_SHAPE)
+        hashes = hashes_of(points, shape)
+        assert hashes is not None
+        assert part.tolist() == low_bytes(values_of(hashes)).tolist()
 
 
 # Similarity

@@ -15,7 +15,7 @@ from crawler.dedup.minhash import (
     similarity,
     values_of,
 )
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, SUPERSHINGLES, VALUES
 from tests.unit.prose import Writer
 
@@ -32,14 +32,14 @@ TEXTS = [
 
 def values(text: str, width: int = 5) -> minhash.Values:
     shape = CHARACTERS_SHAPE if width == CHARACTERS_SHAPE.width else CJK_SHAPE
-    hashes = hashes_of(code_points(normal_text(text)), shape)
+    hashes = hashes_of(compared_points(text), shape)
     assert hashes is not None
     return values_of(hashes)
 
 
 def shingles(text: str, width: int = 5) -> list[bytes]:
     """Return shingles as a datasketch user would build them."""
-    normal = normal_text(text)
+    normal = "".join(map(chr, compared_points(text).tolist()))
     return [
         normal[at : at + width].encode("utf-8", "surrogatepass")
         for at in range(len(normal) - width + 1)

@@ -21,7 +21,7 @@ from numba import njit
 
 from crawler.dedup.kernels import Values
 from crawler.dedup.minhash import by_characters, hashes_of, jaccard
-from crawler.dedup.posts import code_points, normal_text
+from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
 
 NEAR_DUP = os.environ.get("NEAR_DUP")
@@ -115,7 +115,7 @@ def shingles(post: int, shape: Shape) -> Values:
     made = sketches()[post]
     if made is None or shape not in made.parts:
         return np.empty(0, dtype=np.uint32)
-    hashes = hashes_of(code_points(normal_text(posts()[post])), shape)
+    hashes = hashes_of(compared_points(posts()[post]), shape)
     assert hashes is not None
     return np.unique(hashes)
 

@@ -4,8 +4,8 @@
 replan or a prune, and fills in the systemd units; `jobs` finds the spiders to run. `extensions` has
 Scrapy extensions that every crawl loads. `metrics` exports the Prometheus metrics of a process.
 `doctor` runs the checks of `doctor_servers` and `doctor_sites`; `findings` formats the results.
-`reread` extracts archived responses again. `kernels` compiles the numba kernels during
-installation.
+`reread` extracts archived responses again. `cron_mail` prints the errors that cron mails.
+`kernels` compiles the numba kernels during installation.
 
 This package neither decides when a target is due (`schedules`) nor stores visits
 (`crawler.frontier`).

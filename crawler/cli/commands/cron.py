@@ -233,12 +233,14 @@ def _command(config: Config, *words: str) -> str:
     """Return a crontab command that runs scrapy in the project folder and appends to the log.
 
     It uses this Python interpreter and the variables of this shell. If it fails, cron mails the end
-    of the log. `%` is escaped, because it ends a command in a crontab.
+    of the log, once a day for each error. `%` is escaped, because it ends a command in a crontab.
     """
+    from crawler.ops import cron_mail
     from crawler.ops.schedule import CRON_LOG
 
     log = shlex.quote(str(config.data_dir.resolve() / CRON_LOG))
     variables, _ = _variables()
     run = shlex.join([*(["env", *variables] if variables else []), sys.executable, "-m", "scrapy"])
     line = f"cd {shlex.quote(str(PROJECT))} && {run} {shlex.join(words)} >>{log} 2>&1"
-    return f"{line} || tail -n 2 {log}".replace("%", r"\%")
+    mail = f"{shlex.quote(sys.executable)} -m {cron_mail.__name__} {log}"
+    return f"{line} || {mail}".replace("%", r"\%")

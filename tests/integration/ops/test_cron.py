@@ -45,8 +45,8 @@ def test_schedules_each_spider_replan_and_prune(runner: Freshet) -> None:
         assert f" {sys.executable} -m scrapy " in command
         minutes, hours, *days = when.split()
         assert days == ["*"] * 3
-        assert (hours == "*") == ("crawl" in command)
-        assert minutes.endswith("/10") == ("crawl" in command)
+        assert (hours == "*") == (" crawl " in command)
+        assert minutes.endswith("/10") == (" crawl " in command)
     minutes_of_crawls = [when for when, _ in lines[:-2]]
     assert len(set(minutes_of_crawls)) == len(minutes_of_crawls), "crawls share a minute"
 
@@ -103,6 +103,16 @@ def test_lines_use_the_data_of_this_shell_and_mail_failures(freshet: Freshet) ->
     )  # fmt: skip
     assert done.stderr == ""
     assert "WARNING: shop: nothing could be read: 1 visit failed" in done.stdout
+    assert len(done.stdout.splitlines()) == 2
+    # The site is still down.
+    run[-1] = crawl.replace(" -L WARNING", " -a full=1 -L WARNING")
+    again = subprocess.run(
+        run, check=False, env=bare, timeout=60, cwd="/", capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (again.stdout, again.stderr) == ("", "")
+    log = Path(freshet.env["FRESHET_DATA_DIR"]) / "cron.log"
+    assert log.read_text(encoding="utf-8").count("nothing could be read") == 2
     assert freshet("targets", "shop").out.startswith("1 target")
 
 

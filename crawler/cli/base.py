@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import logging
 import os
 import sys
 from abc import abstractmethod
@@ -40,6 +41,7 @@ JsonTypes = Mapping[str, Any]
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
+LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 
 
@@ -53,6 +55,10 @@ class Help(ScrapyHelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         lines = super()._split_lines(text, width)
         return [f"{line} " if line.endswith(":") else line for line in lines]
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # A command with a line break, for example in the middle of --dry-run, cannot be pasted.
+        return text if text.startswith("Example: ") else super()._fill_text(text, width, indent)
 
 
 class HelpWithLines(argparse.RawDescriptionHelpFormatter, Help):
@@ -331,6 +337,13 @@ def schema_of(json_type: Any) -> dict[str, Any]:
     return document | ({"$defs": definitions} if definitions else {})
 
 
+def check_log_level(settings: BaseSettings) -> None:
+    """Raise ConfigError for an unknown log level, which Scrapy would report with a traceback."""
+    level = settings["LOG_LEVEL"]
+    if not isinstance(level, int) and level not in logging.getLevelNamesMapping():
+        raise ConfigError(f"--loglevel: unknown level {level!r}. Use {', '.join(LOG_LEVELS)}")
+
+
 class Inspection(ScrapyCommand):
     """Base class of Scrapy's commands for single pages: `shell`, `fetch`, `view` and `parse`.
 
@@ -340,14 +353,18 @@ class Inspection(ScrapyCommand):
     Invalid arguments and failed requests are one-line errors with exit code 1.
     """
 
+    example: ClassVar[str]
+
     @property
     def name(self) -> str:
         """Return the command's name."""
         return type(self).__module__.rpartition(".")[2]
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add Scrapy's options, and `-a` for spider arguments if Scrapy has not added it."""
+        """Add Scrapy's options, an example, and `-a` if Scrapy has not added it."""
         super().add_options(parser)
+        parser.formatter_class = Help
+        parser.epilog = f"Example: {self.example}"
         if "-a" not in parser._option_string_actions:
             parser.add_argument(
                 "-a",
@@ -371,6 +388,7 @@ class Inspection(ScrapyCommand):
             except ValueError:
                 raise UsageError(INVALID_ARGUMENT, print_help=False) from None
         try:
+            check_log_level(self.settings)
             kind = self.spider_class(args, opts)
             if issubclass(kind, WrapperSpider):
                 kind.read_wrapper(kind.read_arguments(opts.spargs))

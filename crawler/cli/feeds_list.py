@@ -25,6 +25,8 @@ from crawler.utils.time import NEVER, Clock
 DEFAULT_LIMIT = 1000
 # A terminal with at least this many columns shows the URL in its own column.
 MIN_WIDE_COLUMNS = 110
+# In a narrower terminal, the figures would leave no space for the feed.
+MIN_FIGURES_COLUMNS = 72
 STATE_CHARACTERS = 80
 
 
@@ -80,10 +82,11 @@ async def _print_table(
 ) -> None:
     console = stdout()
     is_wide = console.width >= MIN_WIDE_COLUMNS
+    has_figures = console.width >= MIN_FIGURES_COLUMNS
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("feed", "URL") if is_wide else ("feed",):
         table.add_column(name)
-    for name in ("a week", "size", "fetched", "next", "missed"):
+    for name in ("a week", "size", "fetched", "next", "missed") if has_figures else ("next",):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state")
     is_cut = False
@@ -98,13 +101,16 @@ async def _print_table(
         wait = row["next_visit"] - now
         next_visit = f"in {span(wait.total_seconds())}" if wait > timedelta() else "due"
         next_visit = next_visit if row["next_visit"] < NEVER else "none"
-        table.add_row(
-            *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
+        figures = (
             amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
             "" if size is None else f"{size}{'' if row['full'] else '+'}",
             fetched,
             next_visit,
             amount(round(missed)) if missed else "",
+        )
+        table.add_row(
+            *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
+            *(figures if has_figures else (next_visit,)),
             shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
         )
     shown = count(table.row_count, "feed")

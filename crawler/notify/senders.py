@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import re
 import smtplib
 import socket
@@ -119,11 +120,17 @@ async def _send(
         reason = getattr(error, "verify_message", "") or error.reason or error
         raise DeliveryFailed(f"TLS: {reason}") from error
     except (OSError, smtplib.SMTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DeliveryFailed(f"connection failed: {reason}") from error
+        raise DeliveryFailed(f"connection failed: {_reason_of(error)}") from error
     except Exception as error:
         # Plugins of Apprise may raise anything.
         raise DeliveryFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why a connection failed. asyncio's errors have the address in place of the reason."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number and text.startswith("Connect call failed") else text
 
 
 async def _post_webhook(

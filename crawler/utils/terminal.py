@@ -100,6 +100,10 @@ class SafeConsole(Console):
         """Convert a string to a Text, with its escapes included in the width of columns."""
         return super().render_str(visible(text), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError; rich would exit with 1, although `| head` is no failure."""
+        raise BrokenPipeError
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:

@@ -15,7 +15,7 @@ from scrapy import Spider
 from scrapy.commands import crawl
 from scrapy.spiderloader import SpiderLoaderProtocol, get_spider_loader
 
-from crawler.cli.base import refuse_left_over, with_database
+from crawler.cli.base import Help, check_log_level, refuse_left_over, with_database
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.utils.process import spare_ending
@@ -91,6 +91,7 @@ class Command(crawl.Command):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add Scrapy's options and an example."""
         super().add_options(parser)
+        parser.formatter_class = Help
         parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -107,6 +108,7 @@ class Command(crawl.Command):
         from crawler.frontier.quiet import end_quietly
 
         try:
+            check_log_level(self.settings)
             if end_quietly(self.settings, args[0], opts.spargs):
                 spare_ending()
                 sys.exit(0)

@@ -20,6 +20,8 @@ from crawler.cli.base import Inspection
 class Command(Inspection, fetch.Command):
     """Print a page, or the headers of its request and response."""
 
+    example = "scrapy fetch --nolog --headers https://books.toscrape.com/"
+
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Fetch and print the page.
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from crawler.reports.history import History
 
 SHOWN_HASH = 8
+# Width of a terminal that has space for the sizes of visits next to their reasons.
+MIN_FIGURES_COLUMNS = 72
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 # A mark is never searched beyond the start of the next one, to keep the search linear.
 MARKS = {r"\[-(?:(?!\[-).)*?-\]": "red", r"\{\+(?:(?!\{\+).)*?\+\}": "green"}
@@ -112,9 +114,12 @@ class Command(FreshetCommand):
                 f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
                 f"next visit {_time(next_visit) if next_visit < NEVER else 'none'}"
             )
+            has_figures = console.width >= MIN_FIGURES_COLUMNS
+            figures = ("status", "get", "update", "diff") if has_figures else ()
+            units = ", sizes in bytes, diff in characters" if has_figures else ""
             visits = Table(
-                "at (UTC)", "outcome", "status", "get", "update", "diff", "reason",
-                title="visits, sizes in bytes, diff in characters", title_justify="left",
+                "at (UTC)", "outcome", *figures, "reason", title=f"visits{units}",
+                title_justify="left",
             )  # fmt: skip
             # In a narrow terminal, only the last column (the reason) is shortened.
             for column in visits.columns[:-1]:
@@ -123,7 +128,10 @@ class Command(FreshetCommand):
                 sizes = map(str, (row["get_size"], row["update_size"], row["diff_size"]))
                 reason = shortened(printable(row["reason"] or ""))
                 status = str(row["status"] or "")
-                visits.add_row(_time(row["at"]), row["outcome"], status, *sizes, reason)
+                if has_figures:
+                    visits.add_row(_time(row["at"]), row["outcome"], status, *sizes, reason)
+                else:
+                    visits.add_row(f"{row['at']:%Y-%m-%d %H:%M}", row["outcome"], reason)
             console.print(visits)
         versions = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
         for number, version in enumerate(history["versions"], 1):

@@ -24,6 +24,8 @@ from crawler.utils.terminal import complain
 class Command(Inspection, parse.Command):
     """Print the items and requests that a spider extracts from a page."""
 
+    example = "scrapy parse --nolog --spider books https://books.toscrape.com/"
+
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
         """Return the spider that handles the URL; raises ConfigError if there is none."""
         kind = super().spider_class(args, opts)

@@ -20,6 +20,8 @@ from crawler.cli.base import Inspection
 class Command(Inspection, shell.Command):
     """Open an interactive console with the page of a URL or file."""
 
+    example = "scrapy shell https://books.toscrape.com/"
+
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
         """Return the spider of the page, which may be a file or a URL without a scheme."""
         return super().spider_class([guess_scheme(url) for url in args[:1]], opts)

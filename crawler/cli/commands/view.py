@@ -18,6 +18,8 @@ from crawler.utils.terminal import complain
 class Command(fetch.Command, view.Command):
     """Open a page in the browser as Freshet receives it."""
 
+    example = "scrapy view https://books.toscrape.com/"
+
     def _print_response(self, response: Response, opts: argparse.Namespace) -> None:
         if not isinstance(response, TextResponse):
             complain("view", f"{response.url}: not a text response, cannot be shown in a browser")

@@ -67,6 +67,16 @@ def test_feed_rows_fit_on_one_line(feeds: Freshet) -> None:
     assert "next" in lines[1]
 
 
+@pytest.mark.parametrize("columns", [40, 60])
+def test_narrow_terminal_shows_feeds_without_figures(feeds: Freshet, columns: int) -> None:
+    lines = run(feeds, "feeds", "list", COLUMNS=columns).out.splitlines()
+    assert lines[1].split() == ["feed", "next", "state"]
+    rows = [line for line in lines if "http" in line]
+    assert len(rows) == len(FEEDS)
+    assert all(" due " in row for row in rows)
+    assert max(map(len, lines)) <= columns
+
+
 def test_feed_urls_are_not_truncated_without_terminal(feeds: Freshet, piped: None) -> None:
     lines = feeds("feeds", "list").out.splitlines()
     assert [url for url in FEEDS if any(url in line for line in lines)] == FEEDS
@@ -80,6 +90,13 @@ def test_visit_row_fits_on_one_line(freshet: Freshet, failed: str) -> None:
     assert "a_field" not in "".join(lines[lines.index(row) + 1 :])
     # The figures are not truncated.
     assert re.match(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │ error +│ 200 ", row)
+
+
+def test_narrow_terminal_shows_outcomes_and_reasons(freshet: Freshet, failed: str) -> None:
+    lines = run(freshet, "history", failed, COLUMNS=60).out.splitlines()
+    assert max(map(len, lines)) <= 60
+    (row,) = [line for line in lines if "│ error" in line]
+    assert re.match(r"│ \d{4}-\d\d-\d\d \d\d:\d\d │ error +│ none of the fields f", row)
 
 
 def test_reason_is_not_truncated_without_terminal(
@@ -143,6 +160,15 @@ def test_characters_that_the_locale_lacks_are_escaped(feeds: Freshet) -> None:
     result = listed_by_process(ours, subprocess.PIPE)
     assert (result.returncode, result.stderr) == (0, "")
     assert r"\u2026" in result.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_closed_pipe_is_no_failure(feeds: Freshet, options: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = listed_by_process(feeds.env, writing, *options)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

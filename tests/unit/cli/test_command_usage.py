@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from bson import ObjectId
 from scrapy.exceptions import UsageError
+from scrapy.settings import Settings
 
-from crawler.cli.base import print_json, refuse_left_over
+from crawler.cli.base import check_log_level, print_json, refuse_left_over
 from crawler.cli.types import as_time, time_or_age
+from crawler.errors import ConfigError
 from crawler.utils.terminal import complain
 
 
@@ -47,6 +49,17 @@ def test_usage_error_names_the_argument(
     with pytest.raises(UsageError, match="^" + message.replace("…", ".")) as caught:
         refuse_left_over(args, arguments)
     assert caught.value.print_help is False
+
+
+@pytest.mark.parametrize("level", ["FOO", "debug", "10", None])
+def test_unknown_log_level_is_rejected(level: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"^--loglevel: unknown level .*Use CRITICAL, ERROR, "):
+        check_log_level(Settings({"LOG_LEVEL": level}))
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "WARNING", 10])
+def test_log_levels_are_accepted(level: str | int) -> None:
+    check_log_level(Settings({"LOG_LEVEL": level}))
 
 
 def test_error_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

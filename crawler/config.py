@@ -623,7 +623,10 @@ SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|
 
 
 def expanded(value: str) -> str:
-    """Expand `${NAME}` variables; raises ValueError if one is not set."""
+    """Expand `${NAME}` variables of the environment or of `.env`.
+
+    Raises ValueError if one is not set.
+    """
     return VARIABLE.sub(lambda match: _value(match[1]), value)
 
 
@@ -641,7 +644,13 @@ def shows_secret(url: str) -> bool:
     return any(VARIABLE.sub("", secret) for secret in (parts.password or "", *named))
 
 
+def value_of(name: str) -> str | None:
+    """Return a variable of the environment, else of `.env`; None if it is not set."""
+    value = os.environ.get(name)
+    return env_file_variables().get(name) if value is None else value
+
+
 def _value(name: str) -> str:
-    if (secret := os.environ.get(name)) is None:
-        raise ValueError(f"environment variable {name} is not set")
+    if (secret := value_of(name)) is None:
+        raise ValueError(f"environment variable {name} is not set; set it in the shell or in .env")
     return secret

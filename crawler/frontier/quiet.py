@@ -26,7 +26,7 @@ import scrapy
 from scrapy.settings import BaseSettings, Settings, get_settings_priority
 from scrapy.utils.log import configure_logging, log_scrapy_info
 
-from crawler.config import PROJECT, VARIABLE, Config
+from crawler.config import PROJECT, VARIABLE, Config, value_of
 from crawler.errors import WrapperError
 from crawler.extract.stored_definition import read_toml
 from crawler.frontier.summary import figures, quiet_sentence, show
@@ -202,7 +202,7 @@ def digest_of_inputs(
     variables = sorted(set(VARIABLE.findall(text)))
     parts = (
         sys.version, scrapy.__version__, code, tuple(modules), file, text,
-        [(name, os.environ.get(name)) for name in variables],
+        [(name, value_of(name)) for name in variables],
         sorted(config.model_dump(exclude=set(WITHOUT_EFFECT)).items()),
     )  # fmt: skip
     return blake2b(repr(parts).encode("utf-8", "replace"), digest_size=DIGEST_BYTES).hexdigest()

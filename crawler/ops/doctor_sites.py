@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from crawler.config import (
     UnknownVariable,
     env_file_variables,
     unknown_variables,
+    value_of,
 )
 from crawler.errors import ConfigError, FreshetError
 from crawler.extract.site_definition import Wrapper
@@ -205,13 +205,9 @@ def _advice_on_variables(job: Job) -> str:
     """Return how to set the variables that a site definition uses and that are not set."""
     files = (Path(path) for path in job.arguments.values())
     text = "".join(path.read_text("utf-8", "replace") for path in files if path.is_file())
-    names = sorted(set(VARIABLE.findall(text or str(vars(job.spider)))) - os.environ.keys())
-    if not names:
-        return ""
-    written = env_file_variables()
-    if misplaced := [name for name in names if name.lower() in written or name in written]:
-        return f"export {listed(misplaced)}: site definitions do not read {ENV_FILE}"
-    return f"set {listed(names)} in the environment"
+    used = sorted(set(VARIABLE.findall(text or str(vars(job.spider)))))
+    names = [name for name in used if value_of(name) is None]
+    return f"set {listed(names)} in the environment or in {ENV_FILE}" if names else ""
 
 
 def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from scrapy.settings import Settings
 
-from crawler.config import Config, unknown_variables
+from crawler.config import Config, expanded, expanded_url, unknown_variables
 from crawler.dedup.sketch import NAMES
 from crawler.errors import ConfigError
 from crawler.planning.options import OBJECTIVES
@@ -205,6 +205,22 @@ def test_unknown_variables_are_those_that_look_like_settings(
     ]
     monkeypatch.setenv("MONGO_URI", "mongodb://one/")
     assert "MONGODB_URI" not in {unknown.name for unknown in unknown_variables()}
+
+
+def test_variables_of_site_definitions_may_be_in_the_env_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("SHOP_PASSWORD='a b'\nSHOP_TOKEN=in-file\nEMPTY\n", encoding="utf-8")
+    monkeypatch.setattr("crawler.config.ENV_FILE", file)
+    monkeypatch.setenv("SHOP_TOKEN", "in-environment")
+    assert expanded("${SHOP_TOKEN} ${SHOP_PASSWORD}") == "in-environment a b"
+    assert expanded_url("http://me:${SHOP_PASSWORD}@shop.example/") == (
+        "http://me:a%20b@shop.example/"
+    )
+    for name in ("EMPTY", "NOT_SET"):
+        with pytest.raises(ValueError, match=f"^environment variable {name} is not set; set it"):
+            expanded(f"${{{name}}}")
 
 
 def test_config_is_immutable() -> None:

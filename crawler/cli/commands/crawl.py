@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database
 
 DEFAULT_LOG_LEVEL = "INFO"
-
+ARGUMENT_HELP = (
+    "set spider argument (may be repeated): full=1 fetches all targets, due or not; limit=N "
+    "fetches at most N"
+)
 
 # Formats whose documents end: two of them in one file cannot be read.
 CLOSED_FORMATS = ("json", "xml")
@@ -92,6 +95,7 @@ class Command(crawl.Command):
         """Add Scrapy's options and an example."""
         super().add_options(parser)
         parser.formatter_class = Help
+        parser._option_string_actions["-a"].help = ARGUMENT_HELP
         parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ class Command(FreshetCommand):
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "Delete old versions, runs and plans, and replace old visits by daily aggregates"
+        return "Delete old versions, runs and plans, and replace old visits with daily aggregates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for how much data to keep, and of which spiders."""

@@ -13,7 +13,7 @@ import pytest
 
 from crawler.storage.client import VERSION
 from crawler.storage.schema import INDEXES, prepare
-from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.harness import ROOT, Db, Freshet, Pages, Result, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import on
 from tests.integration.redis_server import private_server, url_of
@@ -167,7 +167,9 @@ def test_invalid_site_definitions_are_reported(freshet: Freshet, prepared: Db) -
     by_site = {finding["of"]: finding for finding in problems_of(done)}
     assert by_site.keys() == {str(wrong), str(secret), "nosuch"}
     assert by_site[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
-    assert by_site[str(secret)]["fix"] == "set NO_SUCH_TOKEN_HERE in the environment"
+    assert by_site[str(secret)]["fix"] == (
+        f"set NO_SUCH_TOKEN_HERE in the environment or in {ROOT / '.env'}"
+    )
     assert "Available: books, feeds, quotes" in by_site["nosuch"]["found"]
 
 

@@ -14,7 +14,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     "ITEM_PIPELINES": {
         "pipelines.content.ContentPipeline": 100,
         "pipelines.feed_posts.FeedsPipeline": 150,
-        "pipelines.outcomes.ChangesPipeline": 200,
+        "pipelines.change_detection.ChangesPipeline": 200,
         "pipelines.storage.DuplicatesPipeline": 300,
         "pipelines.storage.StoragePipeline": 900,
     },
@@ -24,7 +24,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
         "crawler.fetch.robots.RobotsMiddleware": 100,
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
-        "crawler.fetch.body_limits.UnpackingMiddleware": 590,
+        "crawler.fetch.large_bodies.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.redirect.MetaRefreshMiddleware": None,
         "crawler.fetch.lean.MetaRefreshMiddleware": 580,
         "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,

@@ -25,8 +25,8 @@ from crawler.items import (
 from crawler.storage import feeds
 from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
-from pipelines import outcomes
-from pipelines.outcomes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
+from pipelines import change_detection
+from pipelines.change_detection import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
 from schedules.history import CHANGE, MAX_CHANGES, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
 from schedules.schedule import WEEK_HOURS
@@ -52,12 +52,12 @@ class FeedsPipeline(SessionPipeline):
             raise self.end_run(item.target, error) from None
         except Exception as error:
             logger.exception("Processing %s failed", item.target.url)
-            return outcomes.as_error(item, outcomes.UNDECIDED, error, self.rules)
+            return change_detection.as_error(item, change_detection.UNDECIDED, error, self.rules)
 
     async def _decided(self, item: Fetched) -> Visit:
         read, db, target = self.session.patience.read, self.session.db, item.target
         if item.outcome is not None and item.outcome not in SEEN:
-            return outcomes.decide(item, self.rules)
+            return change_detection.decide(item, self.rules)
         monitor = await read(lambda: feeds.monitor(db, target))
         stored: Mapping[str, KnownPost] | None = None
         if item.push is not None or item.content_hash != target.content_hash:
@@ -82,17 +82,17 @@ def decide(
 ) -> Visit:
     """Return the visit of a feed: its outcome, posts and next visit. Pure."""
     if fetched.document is None:
-        visit = outcomes.decide(fetched, rules)
+        visit = change_detection.decide(fetched, rules)
     else:
         collected = collect(fetched, monitor, stored)
         outcome = outcome_of(fetched, collected)
         intervals = rules.intervals(fetched.target)
-        when, _ = outcomes.next_visit(fetched, outcome, rules.zone, intervals)
+        when, _ = change_detection.next_visit(fetched, outcome, rules.zone, intervals)
         visit = Visit(
             fetched,
             outcome,
             when,
-            update_size=outcomes.update_size(fetched, outcome),
+            update_size=change_detection.update_size(fetched, outcome),
             history=extended_history(fetched, collected),
             collected=collected,
         )

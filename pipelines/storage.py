@@ -22,7 +22,7 @@ from crawler.frontier.session import Session
 from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.storage.leases import fence_of
 from crawler.storage.writer import TakenOver
-from pipelines.outcomes import SessionPipeline, as_error
+from pipelines.change_detection import SessionPipeline, as_error
 
 logger = logging.getLogger(__name__)
 

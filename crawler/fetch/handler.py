@@ -58,10 +58,10 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
 from crawler.errors import BadResponse, NoConnection, OffLimits, QueryFailed
-from crawler.fetch.body_limits import LargeBodies, SpooledBody
 from crawler.fetch.downloader import NotRequested
 from crawler.fetch.exchanges import archive
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
+from crawler.fetch.large_bodies import LargeBodies, SpooledBody
 from crawler.frontier.session import Session
 from crawler.items import Target
 

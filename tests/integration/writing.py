@@ -25,7 +25,7 @@ from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.writer import TakenOver, Writer
-from pipelines.outcomes import Rules, decide
+from pipelines.change_detection import Rules, decide
 from pipelines.storage import sketched
 from schedules.intervals import Intervals
 

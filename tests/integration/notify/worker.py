@@ -23,7 +23,7 @@ from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
 from crawler.notify import channels, rounds
 from crawler.storage.client import MongoRetry, Store
-from pipelines.outcomes import decide
+from pipelines.change_detection import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 
 EVENTS_PER_KILL, PAGES = 100, 50

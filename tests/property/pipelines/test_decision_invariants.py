@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
-from pipelines.outcomes import EPOCH, MINUTE, Rules, decide, stated_minute
+from pipelines.change_detection import EPOCH, MINUTE, Rules, decide, stated_minute
 from schedules.intervals import Intervals
 from tests.unit.pages import NOON
 

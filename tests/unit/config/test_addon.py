@@ -36,10 +36,11 @@ def test_the_components_are_added(name: str) -> None:
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
 def test_project_can_add_and_disable_components(priority: str) -> None:
     pipelines = with_addon(
-        priority, ITEM_PIPELINES={"own.Pipeline": 5, "pipelines.outcomes.ChangesPipeline": None}
+        priority,
+        ITEM_PIPELINES={"own.Pipeline": 5, "pipelines.change_detection.ChangesPipeline": None},
     ).getdict("ITEM_PIPELINES")
     assert pipelines["own.Pipeline"] == 5
-    assert pipelines["pipelines.outcomes.ChangesPipeline"] is None
+    assert pipelines["pipelines.change_detection.ChangesPipeline"] is None
     assert pipelines["pipelines.storage.StoragePipeline"] == 900
 
 

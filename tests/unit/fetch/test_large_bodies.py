@@ -13,7 +13,7 @@ import pytest
 from scrapy.http import HtmlResponse, Response
 
 from crawler.errors import BadResponse
-from crawler.fetch.body_limits import LargeBodies, SpooledBody, is_admitted
+from crawler.fetch.large_bodies import LargeBodies, SpooledBody, is_admitted
 from crawler.utils.process import LARGE_BYTES
 
 URL = "http://shop.example/"

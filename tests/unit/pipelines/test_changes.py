@@ -10,7 +10,7 @@ import pytest
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage.targets import MINUTE
 from crawler.utils.time import EPOCH
-from pipelines.outcomes import Rules, decide, field_history
+from pipelines.change_detection import Rules, decide, field_history
 from pipelines.storage import exported
 from schedules.history import FIELD_CHANGE, History
 from schedules.intervals import Intervals

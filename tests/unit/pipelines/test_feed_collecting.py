@@ -22,9 +22,9 @@ from crawler.items import (
     TargetPlan,
     planned_feed_size,
 )
+from pipelines.change_detection import FEEDS, Rules
 from pipelines.content import ContentPipeline
 from pipelines.feed_posts import collect, decide, extended_history, is_gap, missed_posts, outcome_of
-from pipelines.outcomes import FEEDS, Rules
 from schedules.history import CHANGE, MAX_CHANGES, History
 from schedules.schedule import Schedule
 

@@ -11,8 +11,8 @@ import pytest
 
 from crawler.items import Fetched, Outcome, Target, TargetPlan, Validators, Visit
 from crawler.storage.targets import in_minutes, planned_of
-from pipelines import outcomes
-from pipelines.outcomes import Rules, decide
+from pipelines import change_detection
+from pipelines.change_detection import Rules, decide
 from schedules.history import History
 from schedules.intervals import Intervals
 from schedules.schedule import Schedule
@@ -95,7 +95,7 @@ def test_last_modified_gives_time_of_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
-    assert outcomes.stated_minute(dated_fetch(before, now)) == expected
+    assert change_detection.stated_minute(dated_fetch(before, now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_plan_determines_next_visit(plan: TargetPlan | None, zone: str, due: flo
 
 def test_planned_feed_interval_may_exceed_error_maximum() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
-    visit, _ = outcomes.next_visit(
+    visit, _ = change_detection.next_visit(
         fetched(known_item(plan=TargetPlan("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip

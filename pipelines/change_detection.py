@@ -1,4 +1,4 @@
-"""Determine the outcome, history and next visit of a fetch, without storing anything."""
+"""Detect whether a page has changed, and determine its history and next visit; store nothing."""
 
 from __future__ import annotations
 

@@ -475,14 +475,10 @@ class WrapperSpider(Spider):
         if (sitemap := self._sitemap(response)) is not None:
             fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest, counts)
         elif page := self._page(response, fetched):
-            if page.selector.type == "json":
-                fetched.outcome, fetched.reason = Outcome.ERROR, JSON_PAGE
-                return
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
             if not any(link.kind is Kind.ITEM for link in fetched.links):
-                is_known = fetched.target.content_hash is not None
-                fetched.stand_in = stand_in(page, is_known=is_known)
+                fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
         else:
             return
         fetched.link_counts = counts
@@ -494,23 +490,15 @@ class WrapperSpider(Spider):
             return
         if (page := self._page(response, fetched)) is None:
             return
-        if self._needs_markup and page.selector.type == "json":
-            fetched.outcome, fetched.reason = Outcome.ERROR, JSON_PAGE
-            return
         fetched.content = content = self.read_item(page)
         # Only fields in `content`: `read_item` of a subclass may return other names.
-        fetched.empty_fields = tuple(
-            name
-            for name in self.wrapper.field_names
-            if name in content and content[name] in NOTHING
-        )
+        missing = {name for name, value in content.items() if value in NOTHING}
+        fetched.empty_fields = tuple(name for name in self.wrapper.field_names if name in missing)
         # A page with all of several fields is the right one, whatever its heading says.
-        is_whole = len(content) > 1 and not any(value in NOTHING for value in content.values())
-        if not is_whole or self.wrapper.wants_main_text:
-            is_known = fetched.target.content_hash is not None
-            fetched.stand_in = stand_in(page, is_known=is_known)
+        if missing or len(content) < 2 or self.wrapper.wants_main_text:
+            fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
         longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
-        if all(value in NOTHING for value in content.values()):
+        if len(missing) == len(content):
             names = ", ".join(self.wrapper.fields)
             fetched.reason = f"none of the fields found: {names}" if names else "no text found"
             fetched.outcome = Outcome.ERROR
@@ -531,18 +519,19 @@ class WrapperSpider(Spider):
     def _sitemap(self, response: Response) -> Sitemap | None:
         return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
 
-    @property
-    def _needs_markup(self) -> bool:
-        """Return whether no field can be read from JSON."""
-        is_ours = type(self).read_item is WrapperSpider.read_item
-        return is_ours and all(field.jmespath is None for field in self.wrapper.fields.values())
-
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
         if problem := page_problem(response):
             fetched.outcome, fetched.reason = Outcome.ERROR, problem
             return None
         assert isinstance(response, TextResponse)
-        return with_valid_base(response)
+        page, fields = with_valid_base(response), self.wrapper.fields.values()
+        # Only items are read from JSON: by jmespath, or by the method of a subclass.
+        is_own = type(self).read_item is not WrapperSpider.read_item
+        reads_json = is_own or any(field.jmespath is not None for field in fields)
+        if page.selector.type == "json" and not (reads_json and fetched.target.kind is Kind.ITEM):
+            fetched.outcome, fetched.reason = Outcome.ERROR, JSON_PAGE
+            return None
+        return page
 
 
 def _own_classes(spider: type[WrapperSpider]) -> tuple[type, ...]:

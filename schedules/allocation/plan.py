@@ -99,6 +99,8 @@ TRIES = 3
 # steps that fit although a more valuable one does not.
 SMALL_BUDGET, SMALL_TRIES, SMALL_VALUE_SHARE = 1_000, 8, 0.25
 MAX_FILLED = 32
+# Budgets, in visits a week, whose fullest week may have the budget rounded up.
+TINY_BUDGET = 50
 
 
 class GoalTooHigh(ValueError):
@@ -355,7 +357,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     # Visits are whole, so the fullest week can have one more than the mean. That is much of a small
     # budget, so try all of it first.
     budget = max(whole if is_small else whole - 1, needed)
-    most = float(np.ceil(whole - 1e-6)) if is_small else whole
+    most = float(np.ceil(whole - 1e-6)) if whole <= TINY_BUDGET else whole
     tries = SMALL_TRIES if is_small else TRIES
     for tries_left in range(tries - 1, -1, -1):
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)

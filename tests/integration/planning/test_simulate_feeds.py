@@ -497,6 +497,7 @@ def test_independent_scorer_gives_the_same_figures(real: tuple[dict[str, Any], P
         visits = scorer["grouped"](path, "target", "at")
         moments = SPLIT.timestamp(), STOP.timestamp()
         truth = scorer["score_feeds"](posts, visits, feed_sizes_in(busy / "feeds.csv"), *moments)
+        truth["delay_hours"] = truth["delay_h"]
         for name in (*FIGURES, "never_visited", "posts"):
             assert row[name] == pytest.approx(truth[name], abs=1e-6)
 

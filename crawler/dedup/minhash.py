@@ -3,7 +3,7 @@
 Shingles and bands depend on the text, with overlapping ranges:
 
     CJK share   up to 0.6: 5 characters   from 0.4: 3 characters
-    words       up to 60: 25 bands of 5   from 40: 18 bands of 7
+    words       up to 60: 25 bands of 5   from 40: 16 bands of 7
 
 Texts within an overlap have both kinds, so that a text is still found after an edit across a limit.
 A text shorter than a shingle is represented by its hash, so that it matches only exactly. An empty

@@ -61,7 +61,7 @@ SHAPES = {
     shape.code: shape for shape in (EXACT, CJK_SHAPE, CHARACTERS_SHAPE, WORDS_SHAPE, SUPERSHINGLES)
 }
 
-SHORT, LONG = Banding(25, 5), Banding(18, 7)
+SHORT, LONG = Banding(25, 5), Banding(16, 7)
 # If two posts of one source share boilerplate: minimum similarity of their own parts.
 MIN_OWN_SIMILARITY = 0.4
 # For posts of different sources: minimum share of a post's own part that the other must contain.

@@ -114,7 +114,7 @@ async def dump_keys(bands: RedisBands, client: Redis) -> dict[bytes, bytes]:
 
 def test_copy_of_copy_is_found_by_bands_of_first_copy(server: ValkeyServer) -> None:
     text = random_sketch(0)
-    copy = edited(text, *range(0, 6 * ROWS, ROWS))  # 6 of 18 bands differ from the text
+    copy = edited(text, *range(0, 6 * ROWS, ROWS))  # 6 of 16 bands differ from the text
     far = edited(
         copy, *range(6 * ROWS, BANDS * ROWS, ROWS)
     )  # shares only these 6 with the copy, none with the text

@@ -41,6 +41,8 @@ JsonTypes = Mapping[str, Any]
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
+# In a narrower terminal, the figures of a table would leave no space for names and reasons.
+MIN_FIGURES_COLUMNS = 72
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 

@@ -11,6 +11,7 @@ from textwrap import shorten
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from crawler.cli.base import MIN_FIGURES_COLUMNS
 from crawler.cli.feeds import spider_option
 from crawler.cli.types import category, positive_int
 from crawler.config import Config
@@ -25,8 +26,6 @@ from crawler.utils.time import NEVER, Clock
 DEFAULT_LIMIT = 1000
 # A terminal with at least this many columns shows the URL in its own column.
 MIN_WIDE_COLUMNS = 110
-# In a narrower terminal, the figures would leave no space for the feed.
-MIN_FIGURES_COLUMNS = 72
 STATE_CHARACTERS = 80
 
 

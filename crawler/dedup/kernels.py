@@ -227,30 +227,16 @@ def character_signatures(
     signatures: (2, k) low bytes of the minima; not written beyond a limit, or for a text that is
                 shorter than a shingle
     """
-    cjk = other = words = run = 0
-    for point in points:
-        is_cjk = is_of_cjk(point)
-        cjk += is_cjk
-        if is_cjk or point == SPACE:
-            words += (run + LETTERS_A_WORD - 1) // LETTERS_A_WORD
-            run = 0
-        else:
-            other += 1
-            run += 1
-    words += (run + LETTERS_A_WORD - 1) // LETTERS_A_WORD
+    cjk, other, words = count_outside(points, np.zeros(points.size, np.bool_))
     share, least = cjk / max(1, cjk + other), mixed[points.size :]
     for each in range(2):
         width = widths[each]
         is_wanted = share <= limits[0] if each == 0 else share >= limits[1]
         if not is_wanted or points.size < width:
             continue
-        size = points.size - width + 1
-        for start in range(size):
-            value = FNV_START
-            for i in range(start, start + width):
-                value = _fnv(value, points[i])
-            mixed[start] = _fmix(value)
-        _permute(mixed, size, a, b, least)
+        hashes = mixed[: points.size - width + 1]
+        _shingle_hashes(points, width, hashes)
+        _minima(hashes, a, b, hashes, least)
         for k in range(least.size):
             signatures[each, k] = np.uint8(least[k] & np.uint32(0xFF))
     return cjk, other, words

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import MIN_FIGURES_COLUMNS, FreshetCommand, JsonTypes, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from crawler.reports.history import History
 
 SHOWN_HASH = 8
-# Width of a terminal that has space for the sizes of visits next to their reasons.
-MIN_FIGURES_COLUMNS = 72
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 # A mark is never searched beyond the start of the next one, to keep the search linear.
 MARKS = {r"\[-(?:(?!\[-).)*?-\]": "red", r"\{\+(?:(?!\{\+).)*?\+\}": "green"}

@@ -9,7 +9,6 @@ clusters that the script returns.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,8 +25,6 @@ from crawler.storage.dedup.signatures import Bands, Member, Registry
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.
 MAX_ROUNDS = 10
-# Most databases have no labels: check this once a second instead of with each batch.
-CHECK_SECONDS = 1.0
 # Maximum number of labels of a post that claims read; people create fewer.
 MAX_LABELS = 1000
 
@@ -526,7 +523,7 @@ async def labeled(
     registry: Registry, candidates: Sequence[Candidate]
 ) -> dict[int, list[tuple[int, bool]]]:
     """Return the labeled posts among candidates, each with the other posts and `same`."""
-    if registry.labels is None or not candidates or not await _has_labels(registry):
+    if registry.labels is None or not candidates:
         return {}
     wanted = {candidate.id for candidate in candidates}
     found: dict[int, list[tuple[int, bool]]] = {}
@@ -537,16 +534,6 @@ async def labeled(
             if own in wanted:
                 found.setdefault(own, []).append((other, row["same"]))
     return found
-
-
-async def _has_labels(registry: Registry) -> bool:
-    """Return whether any pair is labeled; may overlook the first label for CHECK_SECONDS."""
-    assert registry.labels is not None
-    check, seconds = registry.label_check, time.monotonic()
-    if seconds >= check.checked_at + CHECK_SECONDS:
-        check.has_labels = await registry.labels.find_one({}, {"_id": 1}) is not None
-        check.checked_at = seconds
-    return check.has_labels
 
 
 async def ruling_of(registry: Registry, pairs: Sequence[tuple[int, bool]]) -> Ruling:

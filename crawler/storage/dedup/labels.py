@@ -155,7 +155,6 @@ async def label(
         "flagged": _are_together(rows), "similarity": similarity, "scheme": registry.scheme.name,
     }  # fmt: skip
     await put(db, posts, now, same=same, by=by, first=before)
-    registry.label_check.has_labels = True
     if len(rows) == len(posts) and _are_together(rows) != same:
         row = await _later(registry, rows)
         left = {row["cluster"]} if "cluster" in row else set()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,17 +88,6 @@ class HotBands:
         return (bands & self._new) | (bands & self._old)
 
 
-@dataclass(slots=True)
-class LabelCheck:
-    """Whether any pair of posts is labeled, as far as this process knows.
-
-    checked_at: when that was read; seconds of the monotonic clock
-    """
-
-    has_labels: bool = False
-    checked_at: float = -math.inf
-
-
 class Bands(Protocol):
     """Claims of bands in place of MongoDB's unique index; they can be rebuilt from MongoDB."""
 
@@ -135,7 +123,6 @@ class Registry:
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
     labels: AsyncCollection[Document] | None = None
-    label_check: LabelCheck = field(default_factory=LabelCheck)
     hot: HotBands = field(default_factory=HotBands)
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -280,7 +267,6 @@ FENCES = ("fence", "page_fence")
 OWNER_FIELDS = {
     "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
 } | dict.fromkeys(FENCES, 1)  # fmt: skip
-COMPARED_FIELDS = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
 
 
 def row_of(
@@ -423,29 +409,22 @@ async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
 async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners of the given bands, and the stored documents with the given `_id`s.
-
-    The owners have only what comparisons need: no item, source and fences.
-    """
-    from crawler.dedup.sketch import Sketch  # slow: loads numpy
-
+    """Return the owners of the given bands, and the stored documents with the given `_id`s."""
     listed = list(bands)
     query: Document = {"bands": {"$in": listed}}
-    # Reading all bands of an owner would take most of the time, and most owners are only compared.
-    fields: Document = COMPARED_FIELDS | {"bands": {"$setIntersection": ["$bands", listed]}}
+    # Reading all bands of an owner would take most of the time.
+    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", listed]}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}
-    stored: list[int] = []
+    own: dict[int, Document] = {}
     wanted = frozenset(ids)
     for row in await registry.signatures.find(query, fields).to_list(None):
         if row["_id"] in wanted:
-            stored.append(row["_id"])
+            own[row["_id"]] = row
         if owned := row.get("bands"):
-            sketch = Sketch.decode(row["sketch"])
-            owner = Owner(row["_id"], row["post"], row["created"], sketch, row.get("cluster"))
-            owners |= dict.fromkeys(owned, owner)
-    return owners, await by_id(registry, stored)
+            owners |= dict.fromkeys(owned, owner_of(row))
+    return owners, own
 
 
 async def add_bands(registry: Registry, bands_by_id: Mapping[int, Sequence[int]]) -> None:

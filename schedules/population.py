@@ -110,7 +110,7 @@ class Population:
         ahead: Ints = -(((hour - MONDAY_HOURS) * HOUR - np.array(walls, np.int64)) // HOUR)
         return ahead[self.zone]
 
-    def of(self, rows: Ints) -> Population:
+    def of(self, rows: Ints | slice) -> Population:
         """Return the population of some of the targets."""
         own = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(self, **own)

@@ -141,22 +141,22 @@ class Targets(NamedTuple):
 
 def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
     """Return the targets of a part. surcharge: (s, 168) of each hour; inf if closed."""
-    population, histories = estimate.population, estimate.histories
+    population, histories = estimate.population.of(part), estimate.histories
     observed = histories.until[part] - histories.since[part]
     # Even intervals include all hours, so the site must not have closed hours.
     always = np.all(population.open_hours, axis=1)
     # Vary the surcharge slightly between targets, so that they do not all move at the same time.
     days = np.arange(0, 56, 8, dtype=np.uint64)
-    chance = (population.key[part][:, None] >> days) % np.uint64(256)
+    chance = (population.key[:, None] >> days) % np.uint64(256)
     return Targets(
         estimate.profiles(part),
         np.minimum(estimate.rates(part).node, MAX_RATE),
-        (population.weight / population.cost)[part],
-        shortest_hours(population)[part],
-        population.max_hours[part],
-        population.site[part],
-        (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
-        ~(observed >= KNOWN_HOURS) & always[population.site[part]],
+        population.weight / population.cost,
+        shortest_hours(population),
+        population.max_hours,
+        population.site,
+        (population.key % np.uint64(WEEK_HOURS)).astype(np.int64),
+        ~(observed >= KNOWN_HOURS) & always[population.site],
         np.where(observed >= SLOT_HOURS, SLOT_GAIN, 1.0),
         surcharge,
         1 + INDIFFERENCE * (chance / 255 - 0.5),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -85,7 +86,7 @@ class Rates(NamedTuple):
         return Rates(self.node[rows], self.mean[rows], self.low[rows], self.high[rows])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Estimate:
     """Hold the estimates for n targets in s sites and p groups.
 
@@ -101,7 +102,11 @@ class Estimate:
 
     def profiles(self, part: Part) -> Floats:
         """Return the (m, 168) profiles of the targets of a part."""
-        return profiles_of(self.population, self.histories, self.mixtures, part)
+        return profiles_of(self.population, self.histories, self._sites, part)
+
+    @cached_property
+    def _sites(self) -> Sites:
+        return sites_of(self.mixtures)
 
     def rates(self, part: Part) -> Rates:
         """Return the rates of the targets of a part."""
@@ -125,10 +130,10 @@ def estimate(population: Population, histories: Histories) -> Estimate:
 
 def likelihoods(population: Population, histories: Histories, mixtures: Mixtures) -> Likelihood:
     """Return the (n, g) likelihood of each rate for each target."""
-    likelihood = np.empty((len(population), len(RATES)), np.float32)
+    likelihood, sites = np.empty((len(population), len(RATES)), np.float32), sites_of(mixtures)
 
     def work(part: Part) -> None:
-        profile = profiles_of(population, histories, mixtures, part)
+        profile = profiles_of(population, histories, sites, part)
         zone = population.zone[population.site[part]]
         pasts = pasts_of(histories, part)
         likelihood[part] = _likelihoods(pasts, population.walls, zone, profile, RATES)
@@ -170,7 +175,7 @@ def mixtures_of(population: Population, histories: Histories) -> Mixtures:
     mixtures = uniform_mixtures(population.sites)
     for _ in range(POOLING_ROUNDS):
         zone = population.zone[site]
-        counts = Counts(*_counts_of_part(pasts, population.walls, zone, site, _sites(mixtures)))
+        counts = Counts(*_counts_of_part(pasts, population.walls, zone, site, sites_of(mixtures)))
         each = [fit_mixture(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
         mixtures = Mixtures(*(np.concatenate(column) for column in zip(*each, strict=True)))
     return mixtures
@@ -198,7 +203,7 @@ class Sites(NamedTuple):
     share: Floats
 
 
-def _sites(mixtures: Mixtures) -> Sites:
+def sites_of(mixtures: Mixtures) -> Sites:
     """Return the mixtures as input of the kernels."""
     profile, share = mixtures
     sharp = profile**SHARPENED
@@ -207,10 +212,10 @@ def _sites(mixtures: Mixtures) -> Sites:
     return Sites(spread, profile, np.log(profile + MIN_SHARE), share)
 
 
-def profiles_of(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
+def profiles_of(population: Population, past: Histories, sites: Sites, part: Part) -> Floats:
     """Return the (m, 168) profiles of the targets of a part."""
     site, pasts = population.site[part], pasts_of(past, part)
-    return _profiles_of_part(pasts, population.walls, population.zone[site], site, _sites(mixtures))
+    return _profiles_of_part(pasts, population.walls, population.zone[site], site, sites)
 
 
 @compiled

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.estimation.estimate import Pasts, past_of, pasts_of, profiles_of
+from schedules.estimation.estimate import Pasts, past_of, pasts_of, profiles_of, sites_of
 from schedules.estimation.rates import Mixtures, Past, Wall, exposure, fit_prior, running
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, Walls
@@ -209,12 +209,11 @@ def shared_from(rated: Ints, *, combined: bool = True) -> Ints:
 def fit_gaps(population: Population, histories: Histories, mixtures: Mixtures) -> Floats:
     """Fit the (p, g) distribution of shapes and mean gaps in each group, from a sample."""
     rows = _sample(population)
-    some, past = population.of(rows), histories.of(rows)
-
+    some, past, sites = population.of(rows), histories.of(rows), sites_of(mixtures)
     likelihood = np.empty((len(rows), len(GRID.mean)), np.float32)
 
     def work(part: Part) -> None:
-        profile = profiles_of(some, past, mixtures, part)
+        profile = profiles_of(some, past, sites, part)
         zone = some.zone[some.site[part]]
         likelihood[part] = _likelihoods(
             pasts_of(past, part), some.walls, zone, profile, SHAPES, GRID
@@ -230,13 +229,13 @@ def rate_silences(
     """Rate the current silence of all targets. prior: (p, g) as of `fit_gaps`."""
     changes, n = np.diff(histories.first), len(population)
     score, since, gap = np.full(n, -np.inf), np.full(n, np.nan), np.full(n, np.nan)
-    changed = changes > 0
+    changed, sites = changes > 0, sites_of(mixtures)
     since[changed] = histories.by[histories.first[1:][changed] - 1]
 
     def work(part: Part) -> None:
         rows = part.start + np.flatnonzero(changes[part] >= MIN_BURSTS)
         some, past, every = population.of(rows), histories.of(rows), slice(0, len(rows))
-        profile = profiles_of(some, past, mixtures, every)
+        profile = profiles_of(some, past, sites, every)
         model = Model(profile, some.group, prior, SHAPES, GRID)
         zone = some.zone[some.site]
         score[rows], gap[rows] = _rated(pasts_of(past, every), some.walls, zone, model)
@@ -259,12 +258,12 @@ def calibrated(
     false_per_week: rate of false alarms per target near which the tail has to be accurate
     """
     rows = _sample(population)
-    some, past = population.of(rows), histories.of(rows)
+    some, past, sites = population.of(rows), histories.of(rows), sites_of(mixtures)
     last = float(np.nanmax(past.until, initial=0.0))
     begin = last - CALIBRATION_WEEKS * WEEK_HOURS
 
     def work(part: Part) -> tuple[Floats, Floats, Ints]:
-        profile = profiles_of(some, past, mixtures, part)
+        profile = profiles_of(some, past, sites, part)
         zone, pasts = some.zone[some.site[part]], pasts_of(past, part)
         model = Model(profile, some.group[part], prior, SHAPES, GRID)
         score, ended, row = _past_scores(pasts, some.walls, zone, model, begin)

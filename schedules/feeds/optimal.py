@@ -192,7 +192,7 @@ def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
         cells.hour,
         posting.common,
         limits.window[part],
-        (limits.weight / limits.cost)[part],
+        limits.weight[part] / limits.cost[part],
         limits.min_hours[part],
         limits.max_hours[part],
         (limits.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),

@@ -7,12 +7,15 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from schedules import compiled
+from schedules.allocation import optimal
 from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Terms, plan
 from schedules.allocation.policies import by_night, grouped
 from schedules.estimation.estimate import estimate
-from schedules.history import Times
+from schedules.history import Floats, Times
 from schedules.intervals import next_interval
+from schedules.population import Population, shortest_hours
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
@@ -110,6 +113,24 @@ def test_outlooks_of_even_and_slotted_visits_agree() -> None:
     slotted_outlook = outlook(estimated, slotted)
     np.testing.assert_allclose(slotted_outlook.stale, even.stale, rtol=1e-4)
     np.testing.assert_allclose(slotted_outlook.age_days, even.age_days, rtol=1e-3)
+
+
+def test_a_part_of_the_targets_takes_no_time_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise, plans of a million targets take time that grows with the square of the targets."""
+    monkeypatch.setattr(compiled, "CHUNK", 10)
+    sizes: list[int] = []
+
+    def spy(population: Population) -> Floats:
+        sizes.append(len(population))
+        return shortest_hours(population)
+
+    monkeypatch.setattr(optimal, "shortest_hours", spy)
+    some = population(40, ZONES[:1])
+    estimates = estimate(some, watched(some, changes(some, rates(40))))
+    optimal.candidates_of(estimates, Terms().aim, np.zeros((1, WEEK_HOURS)), 1.0)
+    assert sizes == [10, 10, 10, 10]
 
 
 def test_target_without_visits_stays_stale() -> None:

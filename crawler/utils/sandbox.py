@@ -43,6 +43,8 @@ PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
 LOST = "the result could not be sent back from the subprocess"
+# Calls in progress per process of a pool.
+CALLS_AHEAD = 2
 # Maximum number of calls per process: libraries keep caches, and memory gets fragmented.
 MAX_CALLS = 2_000
 LENGTH_BYTES = 8
@@ -135,15 +137,17 @@ class ProcessPool:
     seconds:   processor time for each call
     megabytes: memory of a process, in addition to the memory of this process
 
-    A call waits for a free process, so that at most `processes` calls are in progress.
+    Up to CALLS_AHEAD calls of each process are in progress, so that it begins the next call while
+    this process is too busy to read its answer. Other calls wait.
     """
 
     def __init__(
         self, work: Callable[[Any], Any], processes: int, seconds: float, megabytes: float
     ) -> None:
         self._work, self._seconds, self._megabytes = work, seconds, megabytes
-        self._slots = asyncio.Semaphore(processes)
-        self._idle: list[_Process] = []
+        self._most = processes
+        self._slots = asyncio.Semaphore(processes * CALLS_AHEAD)
+        self._processes: list[_Process] = []
         self._is_closed = False
 
     async def run(self, argument: Any) -> Any:
@@ -152,31 +156,53 @@ class ProcessPool:
         All of these must be picklable. Raises LimitExceeded.
         """
         async with self._slots:
-            process = self._idle.pop() if self._idle else self._started()
-            try:
-                async with asyncio.timeout(self._seconds * PATIENCE):
-                    answer = await process.ask(pickle.dumps(argument, pickle.HIGHEST_PROTOCOL))
-            except (OSError, EOFError):  # includes TimeoutError
-                problem = _problem_of(process.end(), self._seconds, self._megabytes)
-                raise LimitExceeded(problem or LOST) from None
-            except BaseException:
-                # Its answer must not be read as the answer to the next call.
-                process.end()
-                raise
-            if process.calls < MAX_CALLS and not self._is_closed:
-                self._idle.append(process)
-            else:
-                process.end()
+            question = pickle.dumps(argument, pickle.HIGHEST_PROTOCOL)
+            while (answer := await self._answer(question)) is None:
+                pass
         result, error = pickle.loads(answer)
         if error is not None:
             raise error
         return result
 
+    async def _answer(self, question: bytes) -> bytes | None:
+        """Return the answer of a process; None if another call has ended the process."""
+        process = self._chosen()
+        try:
+            answer = await process.ask(question, self._seconds * PATIENCE)
+        except _EndedByAnother:
+            return None
+        except (OSError, EOFError):  # includes TimeoutError
+            problem = _problem_of(self._end(process), self._seconds, self._megabytes)
+            raise LimitExceeded(problem or LOST) from None
+        except BaseException:
+            # Its answer must not be read as the answer to the next call.
+            self._end(process)
+            raise
+        if not process.waiting and (process.calls >= MAX_CALLS or self._is_closed):
+            self._end(process)
+        return answer
+
     def close(self) -> None:
-        """End the processes; one that is busy ends after its call."""
+        """End the processes; one that is busy ends after its calls."""
         self._is_closed = True
-        while self._idle:
-            self._idle.pop().end()
+        for process in [each for each in self._processes if not each.waiting]:
+            self._end(process)
+
+    def _chosen(self) -> _Process:
+        """Return an idle process, a new one, or the one with the fewest calls in progress."""
+        usable = [each for each in self._processes if each.calls < MAX_CALLS]
+        process = min(usable, key=lambda each: each.waiting, default=None)
+        # Those that have reached MAX_CALLS end soon.
+        if process is None or (process.waiting and len(self._processes) < self._most):
+            process = self._started()
+            self._processes.append(process)
+        return process
+
+    def _end(self, process: _Process) -> int:
+        """Kill a process, and return its exit code."""
+        if process in self._processes:
+            self._processes.remove(process)
+        return process.end()
 
     def _started(self) -> _Process:
         ours, theirs = socket.socketpair()
@@ -217,22 +243,63 @@ class ProcessPool:
             os._exit(code)
 
 
+class _EndedByAnother(Exception):
+    """Another call has ended the process, so this one needs a different process."""
+
+
 class _Process:
-    """A process of a pool, as seen by its parent. calls: number of calls so far."""
+    """A process of a pool, as seen by its parent. It answers calls in their order.
+
+    calls, waiting: number of calls so far, and of those in progress
+    """
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self._pid, self._channel = pid, channel
         self._channel.setblocking(False)
-        self.calls = 0
+        self.calls = self.waiting = 0
+        # These locks are acquired in the order of the calls.
+        self._sending, self._receiving = asyncio.Lock(), asyncio.Lock()
+        self._exit_code: int | None = None
 
-    async def ask(self, question: bytes) -> bytes:
-        """Return the answer to a question; raises OSError or EOFError if the process ends."""
-        self.calls += 1
+    async def ask(self, question: bytes, seconds: float) -> bytes:
+        """Return the answer to a question, within `seconds` after the previous answer.
+
+        Raises OSError or EOFError if the process ends during this call or takes longer, and
+        _EndedByAnother.
+        """
+        self.calls, self.waiting = self.calls + 1, self.waiting + 1
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._channel, len(question).to_bytes(LENGTH_BYTES) + question)
+        try:
+            try:
+                async with self._sending:
+                    self._check()
+                    data = len(question).to_bytes(LENGTH_BYTES) + question
+                    await loop.sock_sendall(self._channel, data)
+            except OSError:
+                # The process has ended: wait until the earlier calls have found out why.
+                async with self._receiving:
+                    raise
+            async with self._receiving:
+                self._check()
+                async with asyncio.timeout(seconds):
+                    return await self._received(loop)
+        except (OSError, EOFError):
+            self._check()
+            raise
+        finally:
+            self.waiting -= 1
+            if self._exit_code is not None and not self.waiting:
+                self._channel.close()
+
+    def _check(self) -> None:
+        if self._exit_code is not None:
+            raise _EndedByAnother
+
+    async def _received(self, loop: asyncio.AbstractEventLoop) -> bytes:
         answer, n_bytes = bytearray(), LENGTH_BYTES
         while len(answer) < n_bytes:
-            if not (chunk := await loop.sock_recv(self._channel, MEGABYTE)):
+            room = min(n_bytes - len(answer), MEGABYTE)
+            if not (chunk := await loop.sock_recv(self._channel, room)):
                 raise EOFError
             answer += chunk
             if n_bytes == LENGTH_BYTES and len(answer) >= LENGTH_BYTES:
@@ -243,10 +310,17 @@ class _Process:
 
     def end(self) -> int:
         """Kill the process, unless it has ended, and return its exit code."""
-        self._channel.close()
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        if self._exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            if self.waiting:
+                # Wakes the calls in progress; the last of them closes the channel.
+                with suppress(OSError):
+                    self._channel.shutdown(socket.SHUT_RDWR)
+            else:
+                self._channel.close()
+        return self._exit_code
 
 
 def _release_sockets(but: int) -> None:

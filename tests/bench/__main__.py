@@ -190,7 +190,7 @@ def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
     def run(path: str, *, fields: bool, **env: str) -> Callable[[], Crawl]:
         return lambda: _into_empty_database(uri, url + path, folder, fields=fields, **env)
 
-    long = max(250, items // 10)
+    long = max(600, items // 10)
     cases: dict[str, Callable[[], Crawl]] = {
         "plain Scrapy, 5 kB, five fields": lambda: plain(f"{url}/big/{items}/list/1/"),
         "the same with CONCURRENT_ITEMS=1": lambda: plain(

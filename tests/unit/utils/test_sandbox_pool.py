@@ -106,6 +106,61 @@ def test_exceeding_a_limit_fails_only_that_call(work: Any, problem: str) -> None
     asyncio.run(run())
 
 
+def test_next_call_begins_while_the_answer_is_not_read() -> None:
+    def timed(_: Any) -> tuple[float, float]:
+        began = time.monotonic()
+        time.sleep(0.05)
+        return began, time.monotonic()
+
+    async def run() -> list[tuple[float, float]]:
+        async with pool(timed, processes=1) as processes:
+            calls = [asyncio.ensure_future(processes.run(n)) for n in range(2)]
+            await asyncio.sleep(0.02)
+            time.sleep(0.3)  # noqa: ASYNC251 - as the work of this process does
+            return await asyncio.gather(*calls)
+
+    (_, first_ended), (second_began, _) = asyncio.run(run())
+    assert second_began - first_ended < 0.1
+
+
+@pytest.mark.parametrize("size", [0, 5 * MEGABYTE])
+def test_call_that_ends_the_process_does_not_fail_the_one_behind_it(size: int) -> None:
+    def work(argument: tuple[str, bytes]) -> str:
+        name, _ = argument
+        if name == "bad":
+            time.sleep(0.05)
+            crash(None)
+        return name
+
+    async def run() -> list[Any]:
+        async with pool(work, processes=1) as processes:
+            names = ["good", "bad", "better", "bad", "best"]
+            calls = [processes.run((name, bytes(size))) for name in names]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, bad, second, other_bad, third = asyncio.run(run())
+    assert (first, second, third) == ("good", "better", "best")
+    assert "SIGUSR1" in str(bad)
+    assert "SIGUSR1" in str(other_bad)
+
+
+def test_cancelled_call_does_not_fail_the_one_before_it() -> None:
+    def slow(argument: float) -> float:
+        time.sleep(argument)
+        return argument
+
+    async def run() -> None:
+        async with pool(slow, processes=1) as processes:
+            before, cancelled = (asyncio.ensure_future(processes.run(0.2)) for _ in range(2))
+            await asyncio.sleep(0.05)
+            cancelled.cancel()
+            assert await before == 0.2
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+
+    asyncio.run(run())
+
+
 def test_cancelled_call_does_not_answer_next_call() -> None:
     def slow(argument: float) -> float:
         time.sleep(argument)

@@ -208,7 +208,9 @@ def test_posts_of_one_feed_with_one_link_are_separate_items(
 
     def only(name: str, words: str) -> None:
         """Write a feed with one post for the link and a known post that identifies the feed."""
-        pages.file("one.xml", rss(known_post, post(name, f"same {words}", link)))
+        # Posts of one second that link to one page are the same post with a new id.
+        ago_hours = 10.0 - int(name[1:])
+        pages.file("one.xml", rss(known_post, post(name, f"same {words}", link, ago_hours)))
 
     only("w0", text(10))
     crawl(freshet)

@@ -116,6 +116,8 @@ def indexed(word: str) -> str:
 
 
 def _translated(text: str, table: _Letters) -> str:
+    if text.isascii() and len(text) <= PIECE_CHARACTERS:
+        return text.translate(table)
     text = normalized("NFC", text, MAX_CHARACTERS)
     letters, room = [], MAX_CHARACTERS
     for start in range(0, len(text), PIECE_CHARACTERS):
@@ -370,6 +372,8 @@ _DELIMITER = re.compile(f"[{DELIMITERS}]")
 # The index folds this letter.
 FINAL_SIGMA = "\u03c2"
 LAST_ASCII = 0x7F
+# Number of characters from which a search for each ASCII character is faster than a set.
+LONG_TEXT = 2_000
 # Capitals that the index does not fold.
 _CAPITALS = re.compile("[\u0130\u1c90-\u1cbf\u2c2f\ua7ae-\ua7f5\U00010000-\U0001ffff]")
 
@@ -427,12 +431,15 @@ def _misindexed(texts: Iterable[str]) -> Iterator[str]:
             )
 
 
-def _distinct(text: str) -> Iterator[str]:
-    """Yield the different characters of a text, ten times as fast as a set finds them."""
-    yield from filter(text.__contains__, map(chr, range(LAST_ASCII + 1)))
+def _distinct(text: str) -> Iterable[str]:
+    """Return the different characters of a text; of a long one ten times as fast as a set does."""
+    if len(text) < LONG_TEXT:
+        return set(text)
+    characters = [letter for letter in map(chr, range(LAST_ASCII + 1)) if letter in text]
     if not text.isascii():
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-        yield from map(chr, np.unique(codes[codes > LAST_ASCII]).tolist())
+        characters += map(chr, np.unique(codes[codes > LAST_ASCII]).tolist())
+    return characters
 
 
 @lru_cache(maxsize=MAX_CACHED)

@@ -115,7 +115,10 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
     room: remaining levels of nesting; raises ValueError if the value is nested deeper
     """
     if isinstance(value, str):
-        clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+        clean = value.replace("\0", "")
+        if clean.isascii():
+            return clean.strip()
+        clean = clean.encode("utf-8", "replace").decode("utf-8")
         return normalized("NFC", clean).strip()
     if isinstance(value, dict | list | tuple):
         if room < 1:
@@ -131,13 +134,15 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
     return value
 
 
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True,
+    ensure_ascii=False,
+    separators=(",", ":"),
+    default=lambda other: other.isoformat() if isinstance(other, datetime) else str(other),
+)
+
+
 def digest(value: Any) -> str:
     """Return the 128-bit BLAKE2b hash of a value's canonical JSON in hexadecimal."""
-    text = json.dumps(
-        value,
-        sort_keys=True,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        default=lambda other: other.isoformat() if isinstance(other, datetime) else str(other),
-    )
+    text = _CANONICAL.encode(value)
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()

@@ -60,6 +60,8 @@ def text_below(root: etree._Element, without: Collection[str] = UNSEEN) -> str:
 
     without: tags of descendants to leave out with their content
     """
+    if not len(root):
+        return " ".join((root.text or "").split())
     parts = [root.text or ""]
     # An explicit stack: pages may be nested deeper than Python's recursion limit.
     levels: list[tuple[Iterator[etree._Element], str]] = [(iter(root), "")]

@@ -32,7 +32,7 @@ demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens
 test: $(DEV) ## Run the tests; ALL=1 also runs the long ones
 	@$(PYTEST) $(if $(ALL),,-m "not soak") $(ARGS)
 
-soak: $(DEV) ## Run the long tests: kills, outages, races, hostile input, a browser, the demo
+soak: $(DEV) ## Run the long tests: kills, outages, races, backups, hostile input, a browser, the demo
 	@$(PYTEST) -m soak $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run

@@ -19,6 +19,8 @@ from tests.integration.archived_shop import (
 )
 from tests.integration.harness import Db, Freshet, outcomes, target, visits
 
+pytestmark = pytest.mark.soak
+
 
 def test_responses_are_archived_unmodified(freshet: Freshet, database: Db, shop: str) -> None:
     Shop.titles.update({"/item/a": "Tea", "/item/moved": "-", "/item/new": "Cup"})

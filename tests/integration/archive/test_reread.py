@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from bson import Binary
 
 from crawler.storage.client import Database
@@ -12,6 +13,8 @@ from tests.integration.archived_shop import Shop, definition, warcs
 from tests.integration.harness import Db, Freshet, Row, target, visits
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
+
+pytestmark = pytest.mark.soak
 
 PRICE = {"title": "h1", "price": {"css": "p.price", "type": "number"}}
 LENGTH = {"length": {"css": "p.price", "type": "number"}}

@@ -11,6 +11,8 @@ from tests.integration.claiming import edited, text
 from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
 from tests.integration.harness import Db, Freshet, Pages
 
+pytestmark = pytest.mark.soak
+
 DUPLICATES = "characters"
 
 FIRST, OTHER = text(1), text(2)

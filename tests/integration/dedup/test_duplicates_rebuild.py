@@ -23,6 +23,8 @@ from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
 from tests.integration.redis_server import private_server, url_of
 
+pytestmark = pytest.mark.soak
+
 DUPLICATES = "characters"
 
 DAY = timedelta(days=1)
@@ -225,7 +227,6 @@ def wait_for(db: Db, collection: str, query: Row) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.soak
 def test_crawls_are_rejected_after_crash_until_next_rebuild(freshet: Freshet, posts: Db) -> None:
     put(posts, (post(f"more {n}", text(n + 100)) for n in range(3000)))
     process = freshet.start("duplicates", "rebuild")

@@ -21,6 +21,8 @@ from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import run
 from tests.integration.ops.test_doctor import findings
 
+pytestmark = pytest.mark.soak
+
 DUPLICATES = "characters"
 MINUTE = timedelta(minutes=1)
 
@@ -61,7 +63,6 @@ def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> 
     return wrapper
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("claims_backend", ["mongodb", "redis"])
 def test_collections_are_consistent_after_crawls(
     request: pytest.FixtureRequest,
@@ -258,7 +259,6 @@ def test_each_break_is_found(
         assert "scrapy" in finding["fix"]
 
 
-@pytest.mark.soak
 def test_repair_and_a_run_restore_consistency(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
@@ -304,7 +304,6 @@ def test_unavailable_server_fails_the_check(freshet: Freshet) -> None:
     assert done.code == 1
 
 
-@pytest.mark.soak
 @pytest.mark.empty_database
 def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
     import asyncio

@@ -17,6 +17,8 @@ from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
+pytestmark = pytest.mark.soak
+
 # A Monday at noon: tests set Freshet's clock to offsets in hours from MONDAY.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

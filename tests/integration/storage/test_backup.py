@@ -26,6 +26,8 @@ from tests.integration.once import left_in
 from tests.integration.second_mongod import Client
 from tests.integration.storage.test_db_copy import LONG_AGO, VISIT, elsewhere, filled, other, shapes
 
+pytestmark = pytest.mark.soak
+
 __all__ = ["elsewhere", "filled", "other"]
 OLD = {"_id": "old", "spider": "old", "target": "https://o.example/", "at": LONG_AGO,
        "content_hash": "h", "content": {}}  # fmt: skip
@@ -259,7 +261,6 @@ def test_older_backup_is_migrated(
     assert len(list(target_db.reading.list_indexes())) == len(INDEXES["reading"]) + 1
 
 
-@pytest.mark.soak
 def test_kill_during_restore_leaves_old_or_new_data(
     freshet: Freshet, backup: Path, empty: tuple[Db, str], filled: Db
 ) -> None:

@@ -21,6 +21,8 @@ from tests.integration.known_pages import on
 from tests.integration.once import left_in
 from tests.integration.second_mongod import Client, second_mongod
 
+pytestmark = pytest.mark.soak
+
 LONG_AGO = datetime.now(UTC) - timedelta(hours=30)
 VISIT = {"spider": "shop", "target": "https://s.example/", "outcome": "new", "changed": 0}
 

@@ -13,6 +13,8 @@ from tests.integration.known_pages import page, put
 from tests.integration.web.browser import OPEN, Browser, put_user
 from tests.integration.web.test_web_budget import PARTIAL, at_now, ended
 
+pytestmark = pytest.mark.soak
+
 API = "/api/v1/budget/feeds"
 HOSTILE = '"><script>alert(1)</script>'
 

@@ -29,6 +29,8 @@ from tests.integration.pushing import (
     wait_for,
 )
 
+pytestmark = pytest.mark.soak
+
 
 def test_hub_confirms_the_subscription_and_delivers(
     freshet: Freshet, database: Db, hub: Hub

@@ -106,6 +106,7 @@ def test_time_without_observations_is_not_silence() -> None:
     assert not found.silent.any()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("shape", [0.5, 1.0, 4.0])
 def test_false_alarms_stay_within_chosen_rate(shape: float) -> None:
     n, allowed = 400, 4.0

@@ -19,7 +19,7 @@ from crawler.storage import alarms, histories
 from crawler.storage.alarms import MAX_ALARMS, Silence
 from crawler.storage.client import Database
 from crawler.storage.columns import Texts
-from crawler.utils.text import amount, count
+from crawler.utils.text import count, probability
 from crawler.utils.time import EPOCH
 from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import Mixtures
@@ -306,7 +306,7 @@ def _of_target(
     chance = float(result.chance[i])
     text = (
         f"no change since {since:%Y-%m-%d %H:%M} UTC, expected by {expected:%Y-%m-%d %H:%M}; "
-        f"chance {amount(chance)}"
+        f"chance {probability(chance)}"
     )
     text = f"{field}: {text}" if field else text
     return Silence(spider, url, since, expected, chance, text, field)

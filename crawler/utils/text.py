@@ -142,6 +142,11 @@ def relative(ratio: float, what: str) -> str:
     return f"{ratio:.1%} of {what}" if ratio < 2 else f"{amount(ratio)} times {what}"
 
 
+def probability(p: float) -> str:
+    """Format a probability: `12%`, `0.15%`, and `less than 0.01%` if it is that small."""
+    return f"{amount(float(f'{100 * p:.2g}'))}%" if p >= 1e-4 else "less than 0.01%"
+
+
 def megabytes(n: float) -> str:
     """Format a number of bytes as `0.3 MB` or `1,200 MB`."""
     mb = n / 1024**2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import positive_int
 from crawler.errors import ConfigError
-from crawler.utils.terminal import print_line, shortened, stdout, working
-from crawler.utils.text import amount, count, listed
+from crawler.utils.terminal import print_line, working
+from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -48,34 +48,24 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the open alarms: broken pages, then the least probable silences."""
         with working(self.config.progress, "opening the database") as progress:
-            spiders, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
+            counts, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
         if opts.json:
             print_json(rows)
             return
         if not rows:
             hint = "" if opts.check else ". Run scrapy silence --check or scrapy replan to check"
-            print_line(f"no open alarms in {listed(spiders)}{hint}")
+            print_line(f"no open alarms in {listed(list(counts))}{hint}")
             return
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table("target", "event", "since (UTC)", "expected by", "chance", box=SIMPLE_HEAD)
-        for column in table.columns[1:]:
-            column.no_wrap = True
         for row in rows:
-            name = shortened(row["target"]) if row["target"] else f"{row['spider']}: {row['text']}"
+            name = row["target"] or row["spider"]
             if row["field"] and row["target"]:
                 name = f"{row['field']} of {name}"
-            is_broken, expected = row["event"] == "broken", row["expected_at"]
-            if is_broken and row["target"]:
-                name = f"{name}: {row['text']}"
-            table.add_row(
-                name, row["event"], f"{row['since']:%Y-%m-%d %H:%M}",
-                f"{expected:%Y-%m-%d %H:%M}" if expected else "",
-                "" if is_broken else amount(row['chance']),
-            )  # fmt: skip
-        stdout().print(table)
-        print_line(f"{count(len(rows), 'open alarm')} in {listed(spiders)}")
+            print_line(f"{row['since']:%Y-%m-%d %H:%M}  {row['event']}  {name}")
+            print_line(f"    {row['text']}")
+        total = sum(counts.values())
+        sites = [spider for spider, open_alarms in counts.items() if open_alarms]
+        more = f"; {total - len(rows):,} more with --limit N" if total > len(rows) else ""
+        print_line(f"{count(len(rows), 'open alarm')} in {listed(sites)}, times in UTC{more}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the alarms."""
@@ -85,7 +75,8 @@ class Command(FreshetCommand):
 
     async def _read(
         self, spider: str | None, opts: argparse.Namespace, progress: Callable[[str], None]
-    ) -> tuple[list[str], list[AlarmReport]]:
+    ) -> tuple[dict[str, int], list[AlarmReport]]:
+        """Return the number of open alarms of each checked site, and the first alarms."""
         from crawler.storage import alarms, targets
         from crawler.storage.client import opened
 
@@ -107,4 +98,6 @@ class Command(FreshetCommand):
                 progress(f"checking {listed(spiders)}")
                 now = Clock(config.clock_offset_hours).now()
                 await check_silences(db, config, now, spiders)
-            return spiders, await alarms.open_alarms(db, spiders, opts.limit)
+            counts = await alarms.count_open(db, spiders)
+            rows = await alarms.open_alarms(db, spiders, opts.limit)
+            return {spider: counts.get(spider, 0) for spider in spiders}, rows

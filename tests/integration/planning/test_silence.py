@@ -80,9 +80,10 @@ def test_page_alarm_lasts_until_the_page_changes(stored: Stored, freshet: Freshe
     assert alarm["since"] == (BEGIN + 6 * DAY + 10 * HOUR).isoformat()
     assert 0 < alarm["chance"] < 0.05
     assert alarm["text"].startswith("no change since 2026-02-15 10:00 UTC, expected by 2026-02-1")
-    shown = run(freshet, "silence", "shop", hours=clock(), COLUMNS=100).out
-    assert f"{SHOP}/0" in shown
-    assert "1 open alarm in shop" in shown
+    assert run(freshet, "silence", "shop", hours=clock(), COLUMNS=60).out == (
+        f"2026-02-15 10:00  silent  {SHOP}/0\n    {alarm['text']}\n"
+        "1 open alarm in shop, times in UTC\n"
+    )
 
     raised = alarm["at"]
     assert check(freshet, "--check")[0]["at"] == raised, "a second check keeps the alarm"
@@ -91,6 +92,21 @@ def test_page_alarm_lasts_until_the_page_changes(stored: Stored, freshet: Freshe
     db.targets.replace_one({"url": f"{SHOP}/0"}, page(f"{SHOP}/0", regular()))
     assert check(freshet, "--check") == []
     assert db.alarms.find_one()["ended_at"] is not None
+
+
+def test_only_sites_with_alarms_are_listed(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    other = page("https://quiet.example/", spider="quiet")
+    put(db, uri, [*shop(stopped=0), other])
+    silences = [Silence("shop", f"{SHOP}/{n}", NOW, NOW, n / 1e6, f"text {n}") for n in range(3)]
+
+    async def record(db: Database) -> int:
+        return await alarms.record_silences(db, ["shop"], silences, NOW)
+
+    assert on(uri, record) == 3
+    lines = run(freshet, "silence", "--limit", "2", hours=clock()).out.splitlines()
+    assert lines[1::2] == ["    text 0", "    text 1"]
+    assert lines[-1] == "2 open alarms in shop, times in UTC; 1 more with --limit N"
 
 
 def test_many_silent_pages_raise_one_alarm(stored: Stored, freshet: Freshet) -> None:

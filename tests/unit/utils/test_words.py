@@ -11,6 +11,7 @@ from crawler.utils.text import (
     is_known,
     period,
     precise,
+    probability,
     relative,
     span,
     visit_frequency,
@@ -98,6 +99,22 @@ def test_numbers_have_no_exponent(number: float, short: str, long: str) -> None:
 )
 def test_large_ratios_are_not_in_percent(ratio: float, words: str) -> None:
     assert relative(ratio, "it") == words
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (1, "100%"),
+        (0.123, "12%"),
+        (0.0412, "4.1%"),
+        (0.00154, "0.15%"),
+        (0.0001, "0.01%"),
+        (0.000099, "less than 0.01%"),
+        (0, "less than 0.01%"),
+    ],
+)
+def test_small_probabilities_have_a_lower_limit(p: float, words: str) -> None:
+    assert probability(p) == words
 
 
 def test_documents_are_counted_by_collection() -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
@@ -24,7 +24,7 @@ from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from w3lib.url import is_url
 
 from crawler.config import Config
-from crawler.errors import ConfigError, FreshetError
+from crawler.errors import ConfigError, FreshetError, suggestion
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, escape_unencodable, guard_logs, print_line
 
@@ -91,6 +91,7 @@ class FreshetCommand(ScrapyCommand):
         parser.formatter_class = Help
         parser.epilog = f"Example: {self.example}"
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        self.options = parser._option_string_actions
 
     @property
     def name(self) -> str:
@@ -105,7 +106,7 @@ class FreshetCommand(ScrapyCommand):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the usage, then execute; an expected error is one line and exit code 1."""
-        refuse_left_over(args, self.arguments)
+        refuse_left_over(args, self.arguments, self.options)
         guard_logs()
         escape_unencodable()
         collect_again()
@@ -245,14 +246,27 @@ class _ActionParser(argparse.ArgumentParser):
     """Parser of an action's arguments that reports errors the way Scrapy does."""
 
     def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ").split()
+        if message.startswith("unrecognized arguments: -"):
+            message = unknown_option(unknown[0], self._option_string_actions)
         raise UsageError(message, print_help=False)
 
 
-def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
-    """Raise UsageError for unknown options, and for missing or unexpected arguments."""
+def unknown_option(option: str, options: Iterable[str]) -> str:
+    """Return the error about an unknown option. options: valid ones, to suggest one of them."""
+    return f"unknown option {option}{suggestion(option.partition('=')[0], options)}"
+
+
+def refuse_left_over(
+    args: list[str], arguments: tuple[str, ...], options: Iterable[str] = ()
+) -> None:
+    """Raise UsageError for unknown options, and for missing or unexpected arguments.
+
+    options: names to suggest in place of an unknown one
+    """
     for arg in args:
         if arg.startswith("-"):
-            raise UsageError(f"unknown option {arg}", print_help=False)
+            raise UsageError(unknown_option(arg, options), print_help=False)
     needed = [name for name in arguments if not name.startswith("[")]
     if len(args) < len(needed):
         raise UsageError(f"{needed[len(args)]} is missing", print_help=False)

@@ -97,6 +97,7 @@ class Command(crawl.Command):
         parser.formatter_class = Help
         parser._option_string_actions["-a"].help = ARGUMENT_HELP
         parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
+        self.options = parser._option_string_actions
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check arguments and servers before the crawler starts.
@@ -105,7 +106,7 @@ class Command(crawl.Command):
         code is 0.
         """
         super().process_options(args, opts)
-        refuse_left_over(args, ("SPIDER",))
+        refuse_left_over(args, ("SPIDER",), self.options)
         assert self.settings is not None
         if sys.stderr.isatty() and self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")

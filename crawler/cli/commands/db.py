@@ -74,7 +74,7 @@ class Command(FreshetCommand):
             raise UsageError(
                 f"unknown action {action!r}. Available: {', '.join(ACTIONS)}", print_help=False
             )
-        refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,))
+        refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,), self.options)
         if action == COPY:
             self._copy(args[1], opts)
             return

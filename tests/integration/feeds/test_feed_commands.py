@@ -534,7 +534,7 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
         (("import",), "the following arguments are required: FILE|-"),
         (("import", "a", "b"), "unrecognized arguments: b"),
         (("add", "--no-fetch"), "the following arguments are required: URL"),
-        (("list", "--yes"), "unrecognized arguments: --yes"),
+        (("list", "--yes"), "unknown option --yes"),
         (
             ("list", "--limit", "0"),
             "argument --limit: '0' is not a positive integer such as 100",

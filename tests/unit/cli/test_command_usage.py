@@ -51,6 +51,15 @@ def test_usage_error_names_the_argument(
     assert caught.value.print_help is False
 
 
+def test_unknown_option_suggests_the_most_similar_one() -> None:
+    options = ("--budget", "--dry-run", "-h")
+    for arg in ("--budgte", "--budgte=3"):
+        with pytest.raises(UsageError, match=rf"^unknown option {arg}. Did you mean --budget\?$"):
+            refuse_left_over([arg], (), options)
+    with pytest.raises(UsageError, match=r"^unknown option --fast$"):
+        refuse_left_over(["--fast"], (), options)
+
+
 @pytest.mark.parametrize("level", ["FOO", "debug", "10", None])
 def test_unknown_log_level_is_rejected(level: str | None) -> None:
     with pytest.raises(ConfigError, match=r"^--loglevel: unknown level .*Use CRITICAL, ERROR, "):

@@ -23,11 +23,10 @@ BEGAN := $(shell date +%s)
 .DELETE_ON_ERROR:
 .PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
-help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
-
 demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
 	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
+
+venv: $(RUNTIME) ## Install what it takes to run
 
 test: $(DEV) ## Run the tests; ALL=1 also runs the long ones
 	@$(PYTEST) $(if $(ALL),,-m "not soak") $(ARGS)
@@ -57,12 +56,6 @@ pictures: $(DEV) ## Draw the pictures of README and the tutorials
 screenshots: $(DEV) ## Take the screenshots of the web app; needs chromium
 	@$(PY) docs/make_screenshots.py
 
-clean: ## Remove the virtual environment and all caches; the data in .freshet stays
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +
-
-venv: $(RUNTIME) ## Install what it takes to run
-
 venv-dev: $(DEV) ## Install what it takes to work on it
 
 .PHONY: venv-replay
@@ -73,6 +66,13 @@ lock: $(DEV) ## Write the lock files again, on Python 3.11.2; ARGS=--upgrade tak
 	$(PIP_COMPILE) $(ARGS) --output-file requirements.lock requirements.txt
 	$(PIP_COMPILE) $(ARGS) --output-file requirements-dev.lock requirements-dev.txt
 	$(PIP_COMPILE) $(ARGS) --output-file tests/replay-requirements.lock tests/replay-requirements.txt
+
+clean: ## Remove the virtual environment and all caches; the data in .freshet stays
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 # A stamp is written when its installation has succeeded, so a broken one is done again.
 # The second builds on the first: `make -j demo test` never runs two installations at once.

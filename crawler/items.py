@@ -365,7 +365,8 @@ class LinkCounts:
     kept:      maximum number of unmatched links to keep
     counts:    number of links by LinkCount
     unmatched: links of this site that match no pattern, at most `kept`; the values are unused
-    examples:  first link (or page) of some counts, by LinkCount
+    examples:  first link (or page) of some counts, by LinkCount; of PAGES, a page that asks for a
+               password and has no wanted link
     """
 
     kept: int = 20

@@ -55,6 +55,7 @@ MAX_FIELDS = 10
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
+SIGN_IN = "add headers or cookies to the site definition"
 # A run without a success fails if at least this many pages have failed since the last page that was
 # read, in this run or before; on a small site, half of its targets.
 MANY_FAILED = 10
@@ -285,11 +286,14 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
     """Return the warning that no link matched the patterns in one or both keys."""
     key = " or ".join(keys)
     pages = count(round(counts[LinkCount.PAGES]), "page")
+    login = links.examples.get(LinkCount.PAGES)
+    sign_in = f"{login} asks for a password; if the site requires one, {SIGN_IN}"
     seen, foreign = (round(counts.get(n, 0)) for n in (LinkCount.ALL, LinkCount.FOREIGN))
     if seen:
         examples = [shape.example for shape in shapes(links.unmatched)[:EXAMPLES]]
         shown = f", for example {' and '.join(examples)}" if examples else ""
-        return f"no link matched {key} ({count(seen, 'link')} seen on {pages}{shown}); {TRY}"
+        line = f"no link matched {key} ({count(seen, 'link')} seen on {pages}{shown}); {TRY}"
+        return f"{line}; {sign_in}" if login else line
     if foreign:
         example = links.examples.get(LinkCount.FOREIGN)
         shown = f", for example {example}" if example else ""
@@ -297,6 +301,8 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
             f"no link matched {key} ({count(foreign, 'link')} seen on {pages}, all to other "
             f"hosts{shown}); to follow them, add the hosts to allowed_domains"
         )
+    if login:
+        return f"no link matched {key} (no links on {pages}): {sign_in}"
     return (
         f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
         "sitemap may list the items, and scrapy feeds add URL collects RSS, Atom and JSON Feed"

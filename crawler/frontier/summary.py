@@ -57,8 +57,14 @@ class Summary:
         counts = figures(self.session.counts, self.session.targets_at_end)
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
+        level = logging.INFO
         if self.session.sums_up:
             line = sentence(self.session, counts)
+            end = self.session.end_state
+            if not counts["visits"] and end is not None and end.paused_hosts:
+                # Cron's log has only warnings. Without this one, a site that refuses all requests
+                # would look like a site with nothing due.
+                level = logging.WARNING
         else:
             # In a shared run, the last worker to end prints the summary of all workers.
             others, own = self.session.others, self.session.counts["visits"]
@@ -67,16 +73,16 @@ class Summary:
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
-        show(line, self.crawler.settings)
+        show(line, self.crawler.settings, level)
 
 
-def show(line: str, settings: BaseSettings) -> None:
+def show(line: str, settings: BaseSettings, level: int = logging.INFO) -> None:
     """Print the summary of a run on a terminal, or log it."""
     # On a terminal the default log level hides INFO, so print the line below the live display.
     if sys.stderr.isatty() and settings["LOG_LEVEL"] != "INFO":
         print_line(line, error=True)
     else:
-        logger.info("%s", line)
+        logger.log(level, "%s", line)
 
 
 def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
@@ -127,7 +133,10 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing visited: {due:.0f} {are} due{reasons}")
     elif session.end_state is None or not session.end_state.remaining.targets:
-        parts.append("nothing visited: no targets, or all are gone (see scrapy targets)")
+        parts.append(
+            "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; "
+            f"{ALL_NOW})"
+        )
     else:
         parts += _nothing_due(session.end_state.remaining, session.clock.now())
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)

@@ -70,6 +70,17 @@ def test_item_pages_that_match_no_link_fail_the_run(
     assert done["counts"]["unmatched_links"] == 16
 
 
+def test_login_page_in_place_of_the_start_page_is_named(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    pages.file("index.html", "<h1>Log in</h1><form><input type=password name=p></form>")
+    assert warned(freshet.crawl(define(), code=1))[0] == (
+        "no link matched list_pages or item_pages (no links on 1 page): "
+        f"{pages.url}/index.html asks for a password; if the site requires one, add headers or "
+        "cookies to the site definition"
+    )
+
+
 def test_runs_fail_until_an_item_is_found(freshet: Freshet, define: Definition) -> None:
     wrong = define(item_pages=r"/artikel/\d+")
     freshet.crawl(wrong, code=1)

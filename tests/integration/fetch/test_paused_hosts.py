@@ -48,3 +48,17 @@ def test_page_that_redirects_to_a_paused_host_does_not_block_its_site(
     assert target(database, f"{shop.url}/item/0")["requested"] == 0, "still due, without a visit"
     for n in range(1, ITEMS):
         assert target(database, f"{shop.url}/item/{n}")["refreshed"] == 1
+
+
+def test_pause_that_prevents_all_visits_is_a_warning(
+    freshet: Freshet, database: Db, shop: Recorder, settings: dict[str, object]
+) -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    database.hosts.insert_one({"_id": "127.0.0.1", "hold_until": until})
+    definition = freshet.wrapper(
+        "shop", start_urls=[f"{shop.url}/list"], item_pages="/item/", robots=False
+    )
+    # The log level of cron's jobs.
+    (line,) = freshet.crawl(definition, "-L", "WARNING", **settings).err.splitlines()
+    assert "WARNING: shop: nothing visited: 1 target is due because 127.0.0.1 requested a" in line
+    assert shop.asked == []

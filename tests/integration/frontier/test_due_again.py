@@ -91,7 +91,7 @@ def closing(err: str, name: str = "shop") -> str:
     (line,) = [
         line.partition(f"{name}: ")[2]
         for line in err.splitlines()
-        if re.search(rf"INFO: {name}: (\d+ visited|nothing visited)", line)
+        if re.search(rf"(?:INFO|WARNING): {name}: (\d+ visited|nothing visited)", line)
     ]
     return line
 
@@ -439,4 +439,7 @@ def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, 
     wrapper = shop(freshet, flaky)
     freshet.crawl(wrapper, code=1, FRESHET_GONE_CONFIRMATIONS=1)
     line = closing(freshet.crawl(wrapper).err)
-    assert line == "nothing visited: no targets, or all are gone (see scrapy targets)"
+    assert line == (
+        "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; to fetch "
+        "them all now, add -a full=1)"
+    )

@@ -40,6 +40,20 @@ def test_pages_without_links_are_reported() -> None:
     assert "does not run scripts" in message
 
 
+def test_page_that_asks_for_a_password_is_named() -> None:
+    login = LinkCounts(examples={"pages with links": f"{SITE}login"})
+    hint = (
+        f"{SITE}login asks for a password; if the site requires one, add headers or cookies to the "
+        "site definition"
+    )
+    counts = {"pages with links": 1}
+    assert no_match(["item_pages"], counts, login) == (
+        f"no link matched item_pages (no links on 1 page): {hint}"
+    )
+    line = no_match(["item_pages"], {**counts, "links": 2}, login)
+    assert line.endswith(f"; try patterns with scrapy wrapper check; {hint}")
+
+
 def test_run_without_items_explains_the_cause() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
     refused = nothing_read({"visits": 3, "error": 2.0, "blocked": 1}, "http://a.test/: timeout")

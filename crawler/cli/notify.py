@@ -19,8 +19,8 @@ from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.notify import rounds
 from crawler.notify.rounds import DeliveryReport, PreviewedMessage
-from crawler.notify.rules import RuleSet
-from crawler.storage import outbox, targets
+from crawler.notify.rules import RuleSet, unknown_fields
+from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry, Store
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
@@ -243,6 +243,8 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
             )
             raise ConfigError(f"rule not found: {opts.rule!r}. Available: {available}")
         problems = rules.problems(await targets.spiders(db))
+        events = await change_events.newest_of_all(db, opts.last)
+        problems += await unknown_fields(db, events, rules, opts.rule)
         return rules, problems, await rounds.preview(db, config, rules, opts.last, opts.rule, now)
 
     with working(config.progress, "applying the rules"):

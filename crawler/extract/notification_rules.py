@@ -14,7 +14,7 @@ import math
 import operator
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -107,6 +107,10 @@ class Condition:
         if test in ("<", "<=", ">", ">=") and number is None:
             raise invalid
         return cls(field, test, value.lower(), number, is_percent)
+
+    def names_one_of(self, names: Collection[str]) -> bool:
+        """Return whether the field of the condition is one of a page's fields, or a part of one."""
+        return self.field in names or self.field.partition(".")[0] in {*names, ALL_FIELDS}
 
     def holds(self, before: Content | None, after: Content | None) -> bool:
         """Return whether the condition holds. before, after: contents; None: there is none."""

@@ -31,6 +31,7 @@ from crawler.notify.rules import Confirmation, RuleSet, confirm, expand, message
 from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
+from crawler.utils.text import count
 
 # Interval of searches for new events while a channel is still being delivered, and time after which
 # a process that delivers only once ends.
@@ -253,11 +254,18 @@ async def status(db: Database, file: Path) -> NotifyStatus:
     """Return the state of all channels that are defined or have messages."""
     rules = await RuleSet.read(db, file)
     names = sorted({*rules.channels, *rules.broken, *await outbox.channel_names(db)})
+    channels = [await outbox.state_of(db, name) for name in names]
+    undefined = [
+        f"{count(state['waiting'], 'message')} to {state['channel']!r} cannot be delivered: the "
+        f"channel is not in {file}"
+        for state in channels
+        if state["waiting"] and state["channel"] not in {*rules.channels, *rules.broken}
+    ]
     return {
         "rules": len(rules.by_key),
         "oldest_event": await change_events.oldest_mark(db),
-        "channels": [await outbox.state_of(db, name) for name in names],
-        "problems": rules.problems(await targets.spiders(db)),
+        "channels": channels,
+        "problems": [*rules.problems(await targets.spiders(db)), *undefined],
     }
 
 

@@ -17,13 +17,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from crawler.errors import ConfigError
-from crawler.extract.notification_rules import Content, Rule, Rules, read_keys, rules_in
+from crawler.errors import ConfigError, suggestion
+from crawler.extract.notification_rules import (
+    Condition,
+    Content,
+    Rule,
+    Rules,
+    read_keys,
+    rules_in,
+)
 from crawler.items import SEEN, Event, Outcome
 from crawler.notify.channels import Channel, first_due, valid_channels
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
+from crawler.utils.text import count, listed
 
 # Limits of the contents that a message shows.
 MAX_FIELDS, MAX_CHARACTERS = 20, 500
@@ -181,6 +189,37 @@ async def messages_of(
                     expected = expectation(row, of_rule)
                     message |= {} if expected is None else {"confirm": expected}
                 yield message
+
+
+async def unknown_fields(
+    db: Database, events: Sequence[MarkedEvent], rules: RuleSet, only: str | None = None
+) -> list[str]:
+    """Return a line for each field that a condition names, but no page of the events has.
+
+    Rules that none of the events is about are skipped. only: key of the only rule to check
+    """
+    fields: defaultdict[str, set[str]] = defaultdict(set)
+    cases = await _cases(db, events, rules)
+    rest = iter(cases)
+    rows = [case.event.row for case in cases]
+    async for row, before, after in change_events.with_contents(db, rows):
+        posts = await visits.posts_of(db, row, MAX_POSTS) if "posts_new" in row else []
+        names = {name for content in (before, after, *posts) for name in content or ()}
+        for key, _, _ in next(rest).rules:
+            fields[key] |= names
+    lines = []
+    for key, rule in rules.by_key.items():
+        if not fields[key] or only not in (None, key):
+            continue
+        for condition in map(Condition.parse, rule.when):
+            if not condition.names_one_of(fields[key]):
+                name = condition.field
+                end = suggestion(name, fields[key]) or f". Fields: {listed(sorted(fields[key]))}"
+                lines.append(
+                    f"rule {key!r}: no page of the last {count(len(events), 'event')} has a field "
+                    f"{name!r}{end}"
+                )
+    return lines
 
 
 @dataclass(frozen=True, slots=True)

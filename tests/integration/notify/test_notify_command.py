@@ -140,6 +140,30 @@ def test_rule_problems_are_reported(freshet: Freshet, file: Path) -> None:
     assert f"{file}: unknown key: 'chanels'. Available: channels, rules" in invalid.err
 
 
+@pytest.mark.usefixtures("changed")
+def test_misspelled_fields_and_waiting_messages_are_reported(freshet: Freshet, file: Path) -> None:
+    written = file.read_text(encoding="utf-8")
+    for condition, end in (
+        ("titel changes", "a field 'titel'. Did you mean title?"),
+        ("price.amount < 9", "a field 'price.amount'. Fields: title"),
+    ):
+        rule = f'[[rules]]\nname = "b"\nwhen = "{condition}"\nchannels = "team"\n'
+        file.write_text(written + rule, encoding="utf-8")
+        shown = run(freshet, "notify", "preview", "--rule", "b").err
+        assert "scrapy notify: rule 'b': no page of the last " in shown
+        assert shown.endswith(f"{end}\n")
+    for condition in ("title changes", "content is present"):
+        rule = f'[[rules]]\nname = "b"\nwhen = "{condition}"\nchannels = "team"\n'
+        file.write_text(written + rule, encoding="utf-8")
+        assert run(freshet, "notify", "preview").err == ""
+    file.write_text(written + '[[rules]]\nname = "b"\nchannels = "taem"\n', encoding="utf-8")
+    run(freshet, "notify", "deliver", hours=201)
+    file.write_text(written, encoding="utf-8")
+    assert run(freshet, "notify", "status").err == (
+        f"scrapy notify: 1 message to 'taem' cannot be delivered: the channel is not in {file}\n"
+    )
+
+
 def test_empty_output_suggests_the_next_step(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import errno
 import inspect
 import logging
 import os
+import traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,7 +53,17 @@ class Loader(SpiderLoader):
     """
 
     def __init__(self, settings: BaseSettings) -> None:
-        super().__init__(settings)
+        """Import all modules of spiders; raise ConfigError with the place of an error in one."""
+        try:
+            super().__init__(settings)
+        except FreshetError:
+            raise
+        except Exception as error:
+            cause = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+            raise ConfigError(
+                f"{_place_of(error)}: {type(error).__name__}: {cause}. Correct the file, or move it "
+                "out of the folder: commands that need a spider import all of them"
+            ) from error
         self._settings = settings
 
     def load(self, spider_name: str) -> type[Spider]:
@@ -70,6 +81,17 @@ class Loader(SpiderLoader):
             return None
         definitions = stored_definitions(Config.of(self._settings), [name])
         return spider_of(definitions[name], self._spiders) if name in definitions else None
+
+
+def _place_of(error: Exception) -> str:
+    """Return file and line of an error while a spider's module was imported."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    # The import system and Scrapy's loader call the module.
+    imported = [i for i, frame in enumerate(frames) if frame.filename.startswith("<frozen")]
+    frame = frames[min(max(imported, default=-2) + 1, len(frames) - 1)]
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def lacks_file(spider: type[Spider]) -> bool:

@@ -405,6 +405,8 @@ class Inspection(ScrapyCommand):
                 raise UsageError(INVALID_ARGUMENT, print_help=False) from None
         try:
             check_log_level(self.settings)
+            # Scrapy would report a module that cannot be imported with a traceback.
+            get_spider_loader(self.settings)
             kind = self.spider_class(args, opts)
             if issubclass(kind, WrapperSpider):
                 kind.read_wrapper(kind.read_arguments(opts.spargs))

@@ -30,6 +30,8 @@ class Command(check.Command):
         assert self.settings is not None
         self.settings.set(INSPECTS, True, priority="cmdline")
         try:
+            # Scrapy would report a module that cannot be imported with a traceback.
+            get_spider_loader(self.settings)
             for name in args:
                 spider_named(self.settings, name)
         except FreshetError as error:

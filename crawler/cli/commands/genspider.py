@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 
 from scrapy.commands import genspider
 
 from crawler.cli.base import Help
-from crawler.utils.terminal import print_line
+from crawler.errors import ConfigError, FreshetError
+from crawler.utils.terminal import complain, print_line
+from crawler.utils.text import is_spider_name
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
 
@@ -22,9 +25,43 @@ class Command(genspider.Command):
         parser.formatter_class = Help
         parser.epilog = "Example: scrapy genspider -t wrapper shop shop.example"
 
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Generate the spider; exit code 1 if that would break or replace a module."""
+        try:
+            if len(args) == 2 and not (opts.list or opts.dump):
+                self._check(*args, force=opts.force)
+            super().run(args, opts)
+        except FreshetError as error:
+            complain("genspider", error)
+            self.exitcode = 1
+
+    def _check(self, name: str, url: str, *, force: bool) -> None:
+        """Raise ConfigError if the module would not be valid Python, or exists.
+
+        An invalid module would stop all commands that load spiders, and Scrapy replaces modules in
+        which no spider has this name, such as `spiders/wrapper.py`.
+        """
+        assert self.settings is not None
+        module = genspider.sanitize_module_name(name)
+        if not (is_spider_name(name) and module.isidentifier()):
+            raise ConfigError(
+                f"{name!r} is not a valid name of a spider. Use letters, digits, '-' and '_'"
+            )
+        if any(char in "\"'\\" or not char.isprintable() or char.isspace() for char in url):
+            raise ConfigError(f"{url!r} is not a valid URL or host")
+        folder = Path()
+        if package := self.settings.get("NEWSPIDER_MODULE"):
+            folder = Path(str(import_module(package).__file__)).parent
+        path = folder / f"{module}.py"
+        if path.exists() and not force:
+            raise ConfigError(f"{path}: the file exists. Choose another name")
+
     def _find_template(self, template: str) -> Path | None:
         template_path = TEMPLATES / f"{template}.tmpl"
-        return template_path if template_path.exists() else super()._find_template(template)
+        found = template_path if template_path.exists() else super()._find_template(template)
+        if found is None:
+            self.exitcode = 1
+        return found
 
     def _list_templates(self) -> None:
         super()._list_templates()

@@ -24,7 +24,12 @@ class Command(scrapy_list.Command):
         from spiders.site import stored_definitions
 
         assert self.settings is not None
-        names = set(get_spider_loader(self.settings).list())
+        try:
+            names = set(get_spider_loader(self.settings).list())
+        except FreshetError as error:
+            complain("list", error)
+            self.exitcode = 1
+            return
         try:
             names |= stored_definitions(Config.of(self.settings)).keys()
         except FreshetError as error:

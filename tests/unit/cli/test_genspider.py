@@ -66,3 +66,25 @@ def test_generated_spider_can_be_created(generated: type[WrapperSpider]) -> None
 def test_template_is_listed_with_scrapys_templates(tmp_path: Path) -> None:
     listed = genspider(tmp_path, "--list").stdout.split()
     assert {"basic", "wrapper"} <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "complaint"),
+    [
+        ("tea shop", "tea.example", "'tea shop' is not a valid name of a spider"),
+        ('tea"shop', "tea.example", "is not a valid name of a spider"),
+        ("../tea", "tea.example", "'../tea' is not a valid name of a spider"),
+        ("tea", 'tea.example/"', "is not a valid URL or host"),
+        ("old-shop", "tea.example", "old_shop.py: the file exists. Choose another name"),
+    ],
+)
+def test_unusable_names_write_nothing(tmp_path: Path, name: str, url: str, complaint: str) -> None:
+    old = tmp_path / "old_shop.py"
+    old.write_text("# mine\n", encoding="utf-8")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        genspider(tmp_path, "-t", "wrapper", name, url)
+    assert caught.value.returncode == 1
+    assert complaint in caught.value.stderr
+    assert len(caught.value.stderr.splitlines()) == 1
+    assert [*tmp_path.iterdir()] == [old]
+    assert old.read_text(encoding="utf-8") == "# mine\n"

@@ -181,6 +181,8 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
         several = counts.counts[LinkCount.AMBIGUOUS]
         keys = "only one of list_pages and item_pages" if several else "list_pages or item_pages"
         problem = f"no link on this page matches {keys}"
+        if login := counts.examples.get(LinkCount.PAGES):
+            problem += f"; {login} asks for a password"
     category = next((link.category for link in links or () if link.category), None)
     return {
         "url": url,

@@ -61,8 +61,8 @@ class Loader(SpiderLoader):
         except Exception as error:
             cause = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
             raise ConfigError(
-                f"{_place_of(error)}: {type(error).__name__}: {cause}. Correct the file, or move it "
-                "out of the folder: commands that need a spider import all of them"
+                f"{_place_of(error)}: {type(error).__name__}: {cause}. Correct the file, or move "
+                "it out of the folder: commands that need a spider import all of them"
             ) from error
         self._settings = settings
 

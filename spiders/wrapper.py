@@ -477,8 +477,6 @@ class WrapperSpider(Spider):
         elif page := self._page(response, fetched):
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
-            if not fetched.links and asks_password(page):
-                counts.examples[LinkCount.PAGES] = fetched.final_url or fetched.target.url
             if not any(link.kind is Kind.ITEM for link in fetched.links):
                 fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
         else:

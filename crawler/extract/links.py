@@ -27,7 +27,7 @@ from crawler.extract.absolute_links import XHTML, base_url
 from crawler.extract.fields import node_text, selected
 from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
-from crawler.extract.response import with_valid_base
+from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
@@ -207,7 +207,8 @@ def wanted_links(
 
     category:       category of the page
     max_characters: maximum length of a URL
-    counts:         receives all links of the page, selected or not
+    counts:         receives all links of the page, selected or not; and its URL if it asks for a
+                    password and has no selected link
     """
     elements = list(link_elements(response))
     sessions = session_parameters(url for _, url in elements)
@@ -217,6 +218,8 @@ def wanted_links(
         link = links.take(url, category)
         if link and link.kind is Kind.ITEM:
             items.append((element, link.url))
+    if not any(links.wanted) and asks_password(response):
+        counts.examples[LinkCount.PAGES] = response.url
     digests = digests_of(items)
     return tuple(replace(link, digest=digests.get(link.url)) for link in links.wanted)
 

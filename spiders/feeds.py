@@ -6,8 +6,7 @@ attributes here, or in a file: `-a wrapper=feeds.toml`.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -86,23 +85,14 @@ class FeedsSpider(WrapperSpider):
 
     name = "feeds"
     arguments_model: ClassVar[type[Arguments]] = FeedsArguments
+    wrapper_model: ClassVar[type[Wrapper]] = FeedsWrapper
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
         """Return the definition in the file, else in the class; raises WrapperError."""
         if isinstance(arguments, FeedsArguments) and arguments.wrapper is not None:
             return cls.defined(read_toml(arguments.wrapper), arguments.wrapper)
-        values = {
-            key: value
-            for key in FeedsWrapper.model_fields
-            if (value := getattr(cls, key, None)) is not None
-        }
-        return FeedsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
-
-    @classmethod
-    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """Create the definition of a list of feeds."""
-        return FeedsWrapper.of(values, source)
+        return cls.read_attributes()
 
     @property
     def csv_columns(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 import logging
 import os
 import traceback
@@ -275,6 +274,7 @@ class CellsSpider(WrapperSpider):
 
     name = "cells"
     arguments_model: ClassVar[type[Arguments]] = CellsArguments
+    wrapper_model: ClassVar[type[Wrapper]] = CellsWrapper
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
@@ -284,14 +284,4 @@ class CellsSpider(WrapperSpider):
             path = DEFAULT_CELLS
         if path is not None:
             return cls.defined(read_toml(path), path)
-        values = {
-            key: value
-            for key in CellsWrapper.model_fields
-            if (value := getattr(cls, key, None)) is not None
-        }
-        return CellsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
-
-    @classmethod
-    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """Create the definition of a list of cells."""
-        return CellsWrapper.of(values, source)
+        return cls.read_attributes()

@@ -123,6 +123,7 @@ class WrapperSpider(Spider):
     """
 
     arguments_model: ClassVar[type[Arguments]] = Arguments
+    wrapper_model: ClassVar[type[Wrapper]] = Wrapper
     # Maximum number of unmatched links per page that are kept as examples.
     kept_links: ClassVar[int] = 20
     # The service crawls an example only if the user has crawled it before.
@@ -212,18 +213,22 @@ class WrapperSpider(Spider):
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
         """Return the definition in the class attributes; raises WrapperError."""
+        return cls.read_attributes().with_code(own_code(cls))
+
+    @classmethod
+    def read_attributes(cls) -> Wrapper:
+        """Return the definition in the class attributes, without the code; raises WrapperError."""
         values = {
             key: value
-            for key in Wrapper.model_fields
+            for key in cls.wrapper_model.model_fields
             if (value := getattr(cls, key, None)) is not None
         }
-        wrapper = Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
-        return wrapper.with_code(own_code(cls))
+        return cls.wrapper_model.of(values, inspect.getsourcefile(cls) or cls.__name__)
 
     @classmethod
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
         """Create a definition with these keys; raises WrapperError."""
-        return Wrapper.of(values, source)
+        return cls.wrapper_model.of(values, source)
 
     @classmethod
     def defined(cls, values: Mapping[str, Any], file: Path | None) -> Wrapper:

@@ -330,6 +330,20 @@ def no_targets(spider: str, stored: list[str]) -> ConfigError:
     return ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
 
 
+async def spiders_of(db: Database, spider: str | None) -> list[str]:
+    """Return the given spider, or all spiders with targets; raises ConfigError if it has none."""
+    from crawler.storage import targets
+
+    stored = await targets.spiders(db)
+    if not stored:
+        raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+    if spider is None:
+        return stored
+    if spider not in stored:
+        raise no_targets(spider, stored)
+    return [spider]
+
+
 def adapter_of(json_type: Any) -> TypeAdapter[Any]:
     """Return the validator of a list of documents, which rejects unknown fields.
 

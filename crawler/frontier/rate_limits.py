@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
-from crawler.storage.redis import RedisRetry, user_errors
+from crawler.storage.redis import RedisRetry
 from crawler.utils.process import end_tasks
 
 FOLDER = Path(__file__).parent / "lua"
@@ -121,8 +121,7 @@ class Permits:
         """Pause requests of all workers to a host for `seconds`, or until a longer pause ends."""
         keys = [self._key(host, "hold")]
         args: list[str | int] = [self._worker, max(1, round(seconds * 1000))]
-        with user_errors(self._steady.client):
-            await self._steady.ask(lambda: self._hold_script(keys=keys, args=args))
+        await self._steady.ask(lambda: self._hold_script(keys=keys, args=args))
 
     async def close(self) -> None:
         """Return all permits to Redis, and remove this worker from the users of all hosts."""
@@ -166,8 +165,7 @@ class Permits:
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users", "ranks")]
         times_ms = [round(seconds * 1000) for seconds in (delay_seconds, self._expiry_seconds)]
         args: list[str | int] = [self._worker, concurrency, *times_ms, *tokens]
-        with user_errors(self._steady.client):
-            reply, ms, *more = await self._steady.ask(lambda: self._script(keys=keys, args=args))
+        reply, ms, *more = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":
             (granted, workers), taken = more, self._now()
             idle = REUSE_SECONDS if workers == 1 else IDLE_SECONDS
@@ -252,8 +250,7 @@ class Permits:
                 await pipe.execute()
 
         if permits:
-            with user_errors(self._steady.client):
-                await self._steady.ask(send)
+            await self._steady.ask(send)
 
     def _key(self, host: str, name: str) -> str:
         return f"{{{self._prefix}:host:{host}}}:{name}"

@@ -132,9 +132,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
     async def redis_id(self) -> str:
         """Return the id of this Redis database; workers with the same id share their runs."""
-        with user_errors(self.server):
-            await self._steady.ask(lambda: self.server.set(REDIS_ID, token_hex(8), nx=True))
-            redis_id = await self._steady.ask(lambda: self.server.get(REDIS_ID))
+        await self._steady.ask(lambda: self.server.set(REDIS_ID, token_hex(8), nx=True))
+        redis_id = await self._steady.ask(lambda: self.server.get(REDIS_ID))
         return (redis_id or b"").decode()
 
     async def open(self, run: str, started_ms: int) -> bool:
@@ -227,8 +226,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         The fourth value is whether a lease has expired during the run.
         """
         names = [self._key(name) for name in ("counts", "shares", "members")]
-        with user_errors(self.server):
-            counts, shares, workers, expired = await self._steady.ask(lambda: self._read(*names))
+        counts, shares, workers, expired = await self._steady.ask(lambda: self._read(*names))
         of_entries = {name.decode(): float(value) for name, value in counts.items()}
         of_workers: dict[str, float] = {}
         for key, value in shares.items():
@@ -244,33 +242,28 @@ class LeasedQueue(Base):  # type: ignore[misc]
     async def spend(self, host: str) -> int:
         """Count a request to a host; return the host's requests in this run by all workers."""
         key = self._key("asked")
-        with user_errors(self.server):
-            return int(await self._steady.ask(lambda: self.server.hincrby(key, host, 1)))
+        return int(await self._steady.ask(lambda: self.server.hincrby(key, host, 1)))
 
     async def close_hosts(self, hosts: Iterable[str]) -> None:
         """Stop requests of all workers to these hosts for the rest of the run."""
         key, names = self._key("closed"), list(hosts)
-        with user_errors(self.server):
-            await self._steady.ask(lambda: self.server.sadd(key, *names))
+        await self._steady.ask(lambda: self.server.sadd(key, *names))
 
     async def closed_hosts(self) -> set[str]:
         """Return the hosts that get no more requests in this run."""
         key = self._key("closed")
-        with user_errors(self.server):
-            hosts = await self._steady.ask(lambda: self.server.smembers(key))
+        hosts = await self._steady.ask(lambda: self.server.smembers(key))
         return {name.decode() for name in hosts}
 
     async def postpone(self, entries: Iterable[str]) -> None:
         """Stop queueing these entries in this run; their targets remain due."""
         key, names = self._key("postponed"), list(entries)
-        with user_errors(self.server):
-            await self._steady.ask(lambda: self.server.sadd(key, *names))
+        await self._steady.ask(lambda: self.server.sadd(key, *names))
 
     async def count_postponed(self) -> int:
         """Return the number of entries that this run has postponed."""
         key = self._key("postponed")
-        with user_errors(self.server):
-            return int(await self._steady.ask(lambda: self.server.scard(key)))
+        return int(await self._steady.ask(lambda: self.server.scard(key)))
 
     def encode(self, request: Request) -> str:
         """Serialize a request; raises TypeError or ValueError if `decode` would reject it."""
@@ -328,8 +321,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
             more = args() if callable(args) else args
             return script(keys=[self.key], args=[*first, next(self._messages), *more])
 
-        with user_errors(self.server):
-            reply = await self._steady.ask(run)
+        reply = await self._steady.ask(run)
         if isinstance(reply, list) and reply[0] == b"over":
             raise RunLost(
                 "the shared run ended without this worker, or Redis lost it (check that its "

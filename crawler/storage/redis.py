@@ -257,7 +257,7 @@ async def redis_server(url: str, timeout_seconds: float) -> RedisServer:
 
 
 class RedisRetry(Retrying):
-    """Retries of calls to Redis that are safe to repeat."""
+    """Retries of calls to Redis that are safe to repeat; raises errors of `user_errors`."""
 
     errors = (RedisError,)
     max_pause_seconds = MAX_PAUSE_SECONDS
@@ -279,7 +279,8 @@ class RedisRetry(Retrying):
 
     async def _failed(self, error: Exception, began: float) -> None:
         if not (isinstance(error, RedisError) and is_unavailable(error)):
-            raise error
+            with user_errors(self.client):
+                raise error
         now = asyncio.get_running_loop().time()
         # Recorded even if the call fails now, because `is_settled` depends on the outage.
         self.outage.lasts(now, " ".join(str(error).split())[:200], self.seconds)

@@ -7,9 +7,8 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
 from crawler.cli.types import as_time, positive_int, time_or_age, url_part
-from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
@@ -95,20 +94,11 @@ class Command(FreshetCommand):
     ) -> tuple[list[str], ChangeList]:
         """Return the spiders and their changes."""
         from crawler.reports.changes import newest_changes
-        from crawler.storage import targets
         from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:
             now = Clock(config.clock_offset_hours).now()
             span = as_time(opts.since, now), as_time(opts.until, now)
-            spiders = await targets.spiders(db)
-            if not spiders:
-                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
-            if spider is not None:
-                if spider not in spiders:
-                    raise ConfigError(
-                        f"site not found: {spider!r}. Sites with targets: {', '.join(spiders)}"
-                    )
-                spiders = [spider]
+            spiders = await spiders_of(db, spider)
             return spiders, await newest_changes(db, spiders, span, opts.match, opts.limit)

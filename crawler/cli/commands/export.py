@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json, spiders_of
 from crawler.cli.types import as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, without_secrets, working
@@ -95,15 +95,13 @@ class Command(FreshetCommand):
         from crawler.exchange.exports import Export, Request
         from crawler.exchange.formats import Format
         from crawler.exchange.tables import TABLES
-        from crawler.storage import leases, targets
+        from crawler.storage import leases
         from crawler.storage.client import opened, storage_errors
 
         config = self.config
         destination = await asyncio.to_thread(destination_of, address)
         async with opened(config) as db:
-            stored = await targets.spiders(db)
-            if not stored:
-                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+            stored = await spiders_of(db, None)
             if unknown := sorted(set(opts.spider or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
             now = Clock(config.clock_offset_hours).now()

@@ -13,9 +13,9 @@ from crawler.cli.base import (
     FreshetCommand,
     HelpWithLines,
     JsonTypes,
-    no_targets,
     option,
     print_json,
+    spiders_of,
 )
 from crawler.cli.types import pages, weeks
 from crawler.errors import ConfigError
@@ -98,14 +98,12 @@ class Command(FreshetCommand):
         return {"scrapy learn NAME --json": PhaseReport}
 
     async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> PhaseReport:
-        from crawler.storage import leases, targets
+        from crawler.storage import leases
         from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:
-            spiders = await targets.spiders(db)
-            if spider not in spiders:
-                raise no_targets(spider, spiders)
+            await spiders_of(db, spider)
             now = Clock(config.clock_offset_hours).now()
             busy = f"another scrapy learn {spider} is running"
             async with leases.held(db, config, f"learn {spider}", busy):

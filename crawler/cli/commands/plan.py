@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
@@ -106,7 +106,7 @@ class Command(FreshetCommand):
 
         config = self.config
         async with opened(config) as db:
-            spiders = await _spiders(db, spider)
+            spiders = await spiders_of(db, spider)
             progress("summarizing the plan")
             overview = await current_plans(db, spiders, Clock(config.clock_offset_hours).now())
             if calendar is not None:
@@ -125,22 +125,8 @@ class Command(FreshetCommand):
         async with opened(config) as db:
             now = Clock(config.clock_offset_hours).now()
             since = None if weeks is None else now - timedelta(weeks=weeks)
-            rows = await sites.of_spiders(db, await _spiders(db, spider))
+            rows = await sites.of_spiders(db, await spiders_of(db, spider))
             return await changes_found(db, rows, since, n_urls)
-
-
-async def _spiders(db: Database, spider: str | None) -> list[str]:
-    """Return the given spider, or all spiders with targets; raises ConfigError if it has none."""
-    from crawler.storage import targets
-
-    spiders = await targets.spiders(db)
-    if not spiders:
-        raise ConfigError("no targets yet. Run scrapy crawl first")
-    if spider is None:
-        return spiders
-    if spider not in spiders:
-        raise no_targets(spider, spiders)
-    return [spider]
 
 
 async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) -> None:

@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
 from crawler.cli.types import positive_int
-from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
@@ -77,20 +76,12 @@ class Command(FreshetCommand):
         self, spider: str | None, opts: argparse.Namespace, progress: Callable[[str], None]
     ) -> tuple[dict[str, int], list[AlarmReport]]:
         """Return the number of open alarms of each checked site, and the first alarms."""
-        from crawler.storage import alarms, targets
+        from crawler.storage import alarms
         from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:
-            spiders = await targets.spiders(db)
-            if not spiders:
-                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
-            if spider is not None:
-                if spider not in spiders:
-                    raise ConfigError(
-                        f"site not found: {spider!r}. Sites with targets: {', '.join(spiders)}"
-                    )
-                spiders = [spider]
+            spiders = await spiders_of(db, spider)
             if opts.check:
                 # Slow to import. Unknown sites are reported before.
                 from crawler.planning.silence import check_silences

@@ -94,11 +94,15 @@ async def new(request: Request, store: StoreDep, url: Url) -> Response:
 @router.get("/setup/sites/{name}", name="setup.edit")
 async def edit_site(request: Request, store: StoreDep, name: str, saved: bool = False) -> Response:
     """Show the form of an existing site."""
-    editable = await sites.find_editable(store.db, name)
-    if editable is None:
-        raise not_found(f"Site definition {name[:64]!r}")
+    editable = await _editable(store, name)
     edit = DefinitionEdit.of(editable.values)
     return await _editor(request, edit, editable, Form(), saved=saved)
+
+
+async def _editable(store: Store, name: str) -> Editable:
+    if (editable := await sites.find_editable(store.db, name)) is None:
+        raise not_found(f"Site definition {name[:64]!r}")
+    return editable
 
 
 async def _editor(
@@ -146,10 +150,7 @@ async def preview(request: Request, store: StoreDep) -> Response:
     for name, value in request.query_params.multi_items():
         form.values.setdefault(name, value)
         form.lists.setdefault(name, []).append(value)
-    edit = _edit_of(form)
-    if edit is None:
-        raise HTTPException(422, next(iter(form.problems.values())))
-    editable = await _edited(store, form)
+    edit, editable = await _edit_of(store, form)
     return await _preview(request, edit, editable, form["sample"])
 
 
@@ -171,10 +172,9 @@ async def _preview(
 async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Response:
     """Fetch pages for the previews: items for the fields, or lists for more links."""
     form = await Form.read(request)
-    edit = _edit_of(form)
-    if edit is None or not form.is_valid:
+    edit, editable = await _edit_of(store, form)
+    if not form.is_valid:
         raise HTTPException(422, next(iter(form.problems.values())))
-    editable = await _edited(store, form)
     base = editable.values if editable else None
     problems = await _pages(request).fetch_more(edit, base, lists=form["more"] == "lists")
     request.state.audit = f"fetch {count(len(problems), 'page')} for {edit.name}"
@@ -201,10 +201,7 @@ async def frame(request: Request, url: Url) -> Response:
 async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
     """Save the definition of a new site or an edit."""
     form = await Form.read(request)
-    edit = _edit_of(form)
-    if edit is None:
-        raise HTTPException(422, next(iter(form.problems.values())))
-    editable = await _edited(store, form)
+    edit, editable = await _edit_of(store, form)
     request.state.audit = f"site definition {edit.name}"
     status = 422
     try:
@@ -251,17 +248,11 @@ def _reject(form: Form, problem: str) -> None:
     form.reject("", problem)
 
 
-async def _edited(store: Store, form: Form) -> Editable | None:
-    """Return the definition that a form edits; None for a new one."""
-    if not form["digest"]:
-        return None
-    return await sites.find_editable(store.db, form["name"])
+async def _edit_of(store: Store, form: Form) -> tuple[DefinitionEdit, Editable | None]:
+    """Return the values of a form, and the definition that it edits; None for a new one.
 
-
-def _edit_of(form: Form) -> DefinitionEdit | None:
-    """Return the values of a form; None, with the problems recorded, if they are too long.
-
-    Problems of single values are recorded, too, and these values are left out.
+    Problems of single values are recorded, and these values are left out. Raises HTTPException if
+    the values are too long.
     """
     lines = {
         key: [line.strip() for line in form[key].splitlines() if line.strip()]
@@ -282,14 +273,16 @@ def _edit_of(form: Form) -> DefinitionEdit | None:
     usual = {"name": form["name"].strip(), "timezone": form["timezone"].strip() or "UTC"}
     while True:
         try:
-            return DefinitionEdit.model_validate({**usual, "fields": fields, **lines, **single})
+            edit = DefinitionEdit.model_validate({**usual, "fields": fields, **lines, **single})
+            break
         except ValidationError as error:
             key, cause = first_problem(error)
             key = key.partition(".")[0]
             form.reject(key, f"{key}: {cause}")
             if key not in single:
-                return None
+                raise HTTPException(422, next(iter(form.problems.values()))) from None
             del single[key]
+    return edit, await sites.find_editable(store.db, form["name"]) if form["digest"] else None
 
 
 class NewSite(BaseModel):
@@ -440,9 +433,7 @@ async def api_sites(store: StoreDep) -> DefinitionNames:
 @api.get("/sites/{name}", name="setup.api_site")
 async def api_site(store: StoreDep, name: str) -> StoredDefinition:
     """Return a site definition."""
-    editable = await sites.find_editable(store.db, name)
-    if editable is None:
-        raise not_found(f"Site definition {name[:64]!r}")
+    editable = await _editable(store, name)
     edit = DefinitionEdit.of(editable.values)
     return StoredDefinition(definition=edit, digest=editable.digest, toml=_toml(edit, editable))
 

@@ -362,7 +362,7 @@ def seen(freshet: Freshet, database: Db) -> Db:
 def test_missing_targets_are_one_line_errors(freshet: Freshet, database: Db) -> None:
     nothing = run(freshet, "learn", SPIDER, "--budget", "72")
     assert nothing.complaint == (
-        "scrapy learn: no targets of 'pages'. Spiders with targets: none. Run scrapy crawl first"
+        "scrapy learn: no site has targets yet. Run scrapy crawl NAME first"
     )
     row = {"first_seen": MONDAY, "next_visit": MONDAY, "refreshed": 0, "kind": "item", "url": "u"}
     database.targets.insert_one(row | {"_id": "pages u", "spider": SPIDER})

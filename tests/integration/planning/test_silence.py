@@ -198,7 +198,7 @@ def test_alarms_can_be_disabled(stored: Stored, freshet: Freshet) -> None:
     assert done.code == 1
     assert "silence alarms are off. Set FRESHET_SILENCE_FALSE_ALARMS_PER_WEEK" in done.err
     missing = run(freshet, "silence", "nosuch", hours=clock())
-    assert (missing.code, "site not found: 'nosuch'" in missing.err) == (1, True)
+    assert (missing.code, "no targets of 'nosuch'" in missing.err) == (1, True)
 
 
 def test_forgetting_a_page_deletes_its_alarms(stored: Stored, freshet: Freshet) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
     from crawler.storage.target_queries import TargetCounts, TargetState
 
-# The values of `crawler.storage.target_queries.ListedState`.
+# Descriptions of the values of `crawler.storage.site_targets.TargetStatus` that have an option.
 STATES_LISTED = {
-    "errors": "whose last visit failed",
+    "error": "whose last visit failed",
     "due": "that are due",
     "gone": "that are gone",
     "muted": "that are muted",
@@ -39,8 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--urls", action="store_true", help="list targets instead of counting them")
     states = parser.add_mutually_exclusive_group()
     for state, description in STATES_LISTED.items():
+        flag = "--errors" if state == "error" else f"--{state}"
         states.add_argument(
-            f"--{state}", dest="state", action="store_const", const=state,
+            flag, dest="state", action="store_const", const=state,
             help=f"list targets {description}",
         )  # fmt: skip
     parser.add_argument(
@@ -105,16 +106,18 @@ def _print_counts(config: Config, opts: argparse.Namespace) -> None:
 
 
 def _print_list(config: Config, opts: argparse.Namespace) -> None:
-    from crawler.storage import target_queries, targets
+    from crawler.storage import site_targets, target_queries, targets
 
     now = Clock(config.clock_offset_hours).now
-    state = None if opts.state is None else target_queries.ListedState(opts.state)
+    status = None if opts.state is None else site_targets.TargetStatus(opts.state)
+    wanted = site_targets.TargetFilter(status=status, text=opts.match)
 
     async def read(db: Database) -> tuple[list[TargetState], int]:
         spiders = await targets.spiders(db)
         if opts.spider is not None and opts.spider not in spiders:
             raise no_targets(opts.spider, spiders)
-        query, order = target_queries.chosen(opts.spider, state, opts.match, now(), spiders)
+        indexed, order, rest = site_targets.query_of(opts.spider, wanted, now(), spiders)
+        query = {"$and": [indexed, rest]}
         rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
         return rows, await target_queries.count(db, query)
 

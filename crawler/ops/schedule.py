@@ -23,7 +23,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
-from crawler.storage.embedded import MAX_LOG_BYTES, EmbeddedServer
+from crawler.storage.embedded import EmbeddedServer
 from crawler.utils import time as units
 from crawler.utils.files import file_errors, rotate
 from crawler.web.options import Address, address_of
@@ -178,7 +178,7 @@ def rotate_logs(config: Config) -> None:
     Raises ConfigError.
     """
     with file_errors(str(config.data_dir)):
-        rotate(config.data_dir / CRON_LOG, MAX_LOG_BYTES)
+        rotate(config.data_dir / CRON_LOG)
         if config.mongo_uri is None:
             EmbeddedServer.of(config).rotate_log()
 

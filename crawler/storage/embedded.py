@@ -39,8 +39,6 @@ STOP_SECONDS = 60
 # Attempts to start mongod, and its exit status if its address is in use.
 MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
-# A larger log is rotated; one older log is kept.
-MAX_LOG_BYTES = 16 * MEGABYTE
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
 # States in /proc of a process that is suspended until it gets SIGCONT.
@@ -151,7 +149,7 @@ class EmbeddedServer:
 
     def rotate_log(self) -> None:
         """Rename the server's log if it is large; at most two files remain. Raises OSError."""
-        if rotate(self.log, MAX_LOG_BYTES) and (pid := self.pid()) is not None:
+        if rotate(self.log) and (pid := self.pid()) is not None:
             # The server opens a new file.
             os.kill(pid, signal.SIGUSR1)
 
@@ -244,7 +242,7 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
-        rotate(self.log, MAX_LOG_BYTES)
+        rotate(self.log)
         for _ in range(MAX_STARTS):
             done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
             # Of two servers that start within one millisecond, in any folder, one gets this status.

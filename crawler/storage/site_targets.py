@@ -1,4 +1,4 @@
-"""Pages of the targets of one site, filtered and sorted by indexes, and statistics of all of them.
+"""Lists of targets, filtered and sorted by indexes, and statistics of the targets of a site.
 
 Each list follows one index. Conditions that the index does not have are tested on at most
 MAX_SCANNED targets for each page, so that a page takes bounded time; the next page continues there.
@@ -7,6 +7,7 @@ MAX_SCANNED targets for each page, so that a page takes bounded time; the next p
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -85,7 +86,7 @@ async def page_of_targets(
     db: Database, spider: str, wanted: TargetFilter, now: datetime, limit: int, after: Key | None
 ) -> TargetPage:
     """Return a page of the targets of a site. after: last key of the previous page; None: first."""
-    indexed, order, rest = _query_of(spider, wanted, now)
+    indexed, order, rest = query_of(spider, wanted, now)
     # Without it, the server tries all indexes of the spider, which takes 30 times as long.
     hint = _index_of(indexed, order)
     if after is not None and len(after) != len(order):
@@ -111,11 +112,16 @@ async def page_of_targets(
     return TargetPage(rows, found.last)
 
 
-def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Document, Order, Document]:
-    """Return the conditions that an index has, its order, and the other conditions."""
-    indexed: Document = {"spider": spider}
+def query_of(
+    spider: str | None, wanted: TargetFilter, now: datetime, spiders: Sequence[str] = ()
+) -> tuple[Document, Order, Document]:
+    """Return the conditions that an index has, its order, and the other conditions.
+
+    spiders: names of all spiders with targets, for a query without `spider`
+    """
+    indexed: Document = {"spider": {"$in": list(spiders)} if spider is None else spider}
     rest: Document = {}
-    order: Order = [("url", ASCENDING)]
+    order: Order = [("spider", ASCENDING), ("url", ASCENDING)]
     status, is_by_time = wanted.status, wanted.sorting is not Sorting.URL
     if status in (TargetStatus.DUE, TargetStatus.OVERDUE) or (status is None and is_by_time):
         direction = DESCENDING if wanted.sorting is Sorting.LATEST else ASCENDING
@@ -123,7 +129,7 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
         until = {TargetStatus.DUE: now, TargetStatus.OVERDUE: now - OVERDUE}
         indexed["next_visit"] = {"$lte": until[status]} if status else {"$lt": NEVER}
     elif status is TargetStatus.ERROR:
-        order = [("consecutive_errors", DESCENDING), ("url", DESCENDING)]
+        order = [(name, DESCENDING) for name in ("spider", "consecutive_errors", "url")]
         indexed["consecutive_errors"] = {"$gt": 0}
     elif status in (TargetStatus.GONE, TargetStatus.MUTED):
         indexed |= MUTED if status is TargetStatus.MUTED else {"gone": True}
@@ -133,7 +139,7 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
         indexed["kind"] = str(wanted.kind)
     else:
         order = [("_id", ASCENDING)]
-        indexed = {"_id": {"$gte": f"{spider} ", "$lt": f"{spider}!"}}
+        indexed = {} if spider is None else {"_id": {"$gte": f"{spider} ", "$lt": f"{spider}!"}}
     if status is TargetStatus.DUE:
         rest |= ALIVE
     if wanted.category is not None and "categories" not in indexed:
@@ -142,9 +148,10 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
         rest["kind"] = str(wanted.kind)
     if wanted.text:
         # The last field of the index, so that documents that do not match are not read.
-        name, start = ("_id", "^[^ ]+ ") if "_id" in indexed else ("url", "^")
+        name, start = ("_id", "^[^ ]+ ") if order[0][0] == "_id" else ("url", "^")
         rest[name] = {"$regex": f"{start}{like(wanted.text)}", "$options": "i"}
-    return indexed, order, rest
+    # The keys of pages, and cursors, do not repeat the name of a single spider.
+    return indexed, [key for key in order if spider is None or key[0] != "spider"], rest
 
 
 def _index_of(indexed: Document, order: Order) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Queries of commands about targets: lists by state and URL, the target of a URL, and counts.
+"""The states of targets, the target of a URL or the most similar URLs, and counts of targets.
 
 Lists and look-ups use indexes: the `_id` of a target is its spider's name, a space and its URL.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from enum import StrEnum
 from urllib.parse import urlsplit
 
 from pymongo import ASCENDING, DESCENDING
@@ -19,9 +18,10 @@ from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import ALIVE, DEAD_LINK, MUTED
+from crawler.storage.paging import Order
+from crawler.storage.targets import DEAD_LINK
 from crawler.utils.time import NEVER
-from crawler.utils.urls import bare, canonical, host_of, is_http, like, variants
+from crawler.utils.urls import bare, canonical, host_of, is_http, variants
 
 TARGETS = ("targets",)
 # Limit for counts.
@@ -110,51 +110,11 @@ class TargetCounts(TypedDict):
     """Targets by spider."""
 
 
-class ListedState(StrEnum):
-    """A state to list targets by."""
-
-    ERRORS = "errors"
-    DUE = "due"
-    GONE = "gone"
-    MUTED = "muted"
-
-
-def chosen(
-    spider: str | None,
-    state: ListedState | None,
-    match: str | None,
-    now: datetime,
-    spiders: Sequence[str] = (),
-) -> tuple[Document, list[tuple[str, int]]]:
-    """Return a query for the targets to list, and their order; one index supports both.
-
-    match:   part of the URL, a pattern of `crawler.utils.urls.like`
-    now:     time at which targets are due
-    spiders: names of all spiders with targets, for a query without `spider`
-    """
-    query: Document = {} if spider is None else {"spider": spider}
-    if state is None:
-        key: Document = {} if spider is None else {"$gte": f"{spider} ", "$lt": f"{spider}!"}
-        if match is not None:
-            key |= {"$regex": f"^[^ ]+ {like(match)}", "$options": "i"}
-        return ({"_id": key} if key else {}), [("_id", ASCENDING)]
-    if match is not None:
-        query["url"] = {"$regex": f"^{like(match)}", "$options": "i"}
-    if state is ListedState.DUE:
-        query.setdefault("spider", {"$in": list(spiders)})
-        return query | {"next_visit": {"$lte": now}} | ALIVE, [("next_visit", ASCENDING)]
-    if state is ListedState.ERRORS:
-        by_errors = [(name, DESCENDING) for name in ("spider", "consecutive_errors", "url")]
-        return query | {"consecutive_errors": {"$gt": 0}}, by_errors
-    selected: Document = MUTED if state is ListedState.MUTED else {"gone": True}
-    return query | selected, [("spider", ASCENDING), ("url", ASCENDING)]
-
-
 async def listed(
-    db: Database, query: Document, order: list[tuple[str, int]], skip: int, limit: int
+    db: Database, query: Document, order: Order, skip: int, limit: int
 ) -> list[TargetState]:
-    """Return the states of the targets of a query of `chosen`."""
-    cursor = db.targets.find(query, FIELDS).sort(order).skip(skip).limit(limit)
+    """Return the states of the targets of a query, which `site_targets.query_of` returns."""
+    cursor = db.targets.find(query, FIELDS).sort(list(order)).skip(skip).limit(limit)
     return [state_of(target) async for target in cursor]
 
 
@@ -183,7 +143,7 @@ def state_of(target: Document) -> TargetState:
 
 
 async def count(db: Database, query: Document) -> int:
-    """Return the number of targets of a query of `chosen`, at most MAX_COUNTED."""
+    """Return the number of targets of a query, at most MAX_COUNTED."""
     return await db.targets.count_documents(query, limit=MAX_COUNTED)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STDIN = "-"
 # Compressed data is read in smaller chunks, so that even a decompression bomb fits into memory.
 CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 1 << 18, 1 << 14
+# Larger logs are renamed, and one older log is kept.
+MAX_LOG_BYTES = 16 * 1024**2
 CORRUPT_DATA = (EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -63,14 +65,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def rotate(path: Path, max_bytes: int) -> bool:
-    """Rename a file that is larger than `max_bytes` to `NAME.1`; return whether it was renamed.
+def rotate(path: Path) -> bool:
+    """Rename a log larger than MAX_LOG_BYTES to `NAME.1`; return whether it was renamed.
 
     An existing `NAME.1` is replaced. Processes that have the file open continue with the renamed
     one. Raises OSError.
     """
     with suppress(FileNotFoundError):
-        if path.stat().st_size > max_bytes:
+        if path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
             return True
     return False

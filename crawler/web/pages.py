@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -106,13 +105,6 @@ def utc(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def decimal(value: float | None) -> str | Markup:
-    """Return a number with three significant digits, or all of a longer integer part."""
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{Decimal(f'{value:.3g}'):f}"
-
-
 def exact(value: float) -> str:
     """Return a number with up to ten digits."""
     return f"{value:,.10g}"
@@ -157,7 +149,7 @@ def whole(text: str) -> Markup:
 
 
 FILTERS = {
-    "ago": ago, "count": count, "cut": cut, "decimal": decimal, "documents": documents,
+    "ago": ago, "count": count, "cut": cut, "documents": documents,
     "exact": exact, "number": number, "outside": outside, "percent": percent, "plain": plain,
     "size": size, "span": span, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip

@@ -15,7 +15,8 @@ import pymongo
 import pytest
 
 from crawler.config import Config
-from crawler.storage.embedded import MAX_LOG_BYTES, EmbeddedServer
+from crawler.storage.embedded import EmbeddedServer
+from crawler.utils.files import MAX_LOG_BYTES
 from tests.integration.harness import Db, Freshet, Row
 
 

@@ -11,7 +11,7 @@ import pytest
 from crawler.items import Kind
 from crawler.storage import target_queries
 from crawler.storage.client import Database
-from crawler.storage.target_queries import ListedState
+from crawler.storage.site_targets import TargetFilter, TargetStatus, query_of
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
@@ -103,16 +103,16 @@ def test_empty_lists_are_reported(freshet: Freshet, prepared: Db) -> None:
 @pytest.mark.parametrize(
     ("spider", "state", "match", "examined"),
     [
-        ("shop", ListedState.ERRORS, None, 5), (None, ListedState.ERRORS, None, 10),
-        ("shop", ListedState.GONE, None, 5), (None, ListedState.GONE, None, 10),
-        ("shop", ListedState.DUE, None, 20), (None, ListedState.DUE, None, 20),
+        ("shop", TargetStatus.ERROR, None, 5), (None, TargetStatus.ERROR, None, 10),
+        ("shop", TargetStatus.GONE, None, 5), (None, TargetStatus.GONE, None, 10),
+        ("shop", TargetStatus.DUE, None, 20), (None, TargetStatus.DUE, None, 20),
         ("shop", None, None, 20), (None, None, None, 20),
         ("shop", None, "/7", 20), (None, None, "/7", 20),
     ],
 )  # fmt: skip
 def test_lists_use_indexes(
     spider: str | None,
-    state: ListedState | None,
+    state: TargetStatus | None,
     match: str | None,
     examined: int,
     stored: tuple[Db, str],
@@ -126,7 +126,9 @@ def test_lists_use_indexes(
             own |= {"consecutive_errors": 1} if k % 80 == 2 else {}
             rows.append(target(f"{SHOP}/{k}", spider=name, hours=-1, **own))
     db.targets.insert_many(rows)
-    query, order = target_queries.chosen(spider, state, match, NOW, ["news", "shop"])
+    wanted = TargetFilter(status=state, text=match)
+    indexed, order, rest = query_of(spider, wanted, NOW, ["news", "shop"])
+    query = {"$and": [indexed, rest]}
 
     async def listed(adb: Database) -> list[Row]:
         return await target_queries.listed(adb, query, order, 0, 20)

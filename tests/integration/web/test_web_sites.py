@@ -251,7 +251,7 @@ def test_lists_use_indexes(database: Db) -> None:
         TargetFilter(sorting=site_targets.Sorting.LATEST),
         *(TargetFilter(status=each) for each in TargetStatus),
     ):  # fmt: skip
-        indexed, order, _ = site_targets._query_of("shop", wanted, NOW)
+        indexed, order, _ = site_targets.query_of("shop", wanted, NOW)
         whole = list(database.targets.find(indexed).sort(order))
         for key in (None, tuple(whole[20][name] for name, _ in order)):
             query = indexed

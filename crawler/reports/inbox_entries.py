@@ -6,9 +6,9 @@ An entry is the net change of a page, or the same edit of many pages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from bson import ObjectId
 from typing_extensions import TypedDict
@@ -22,10 +22,11 @@ from crawler.reports.net_changes import (
     net_changes,
     text_of,
 )
+from crawler.reports.version_diff import DiffBuilder, Segment
 from crawler.storage import change_events, visits
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
-from crawler.utils.diff import Change, Matcher, by_word
+from crawler.utils.diff import Matcher
 from crawler.utils.urls import common_start
 
 # Characters.
@@ -37,10 +38,8 @@ SAME_CONTENT = "the same content as before"
 MAX_COMPARED = 100_000
 # Pairs of words that the comparison of a page may compare.
 WORD_PAIRS = 50_000_000
-# Characters of unchanged text around an edit, of one part, and of all parts of a field.
-CONTEXT, MAX_PART, MAX_SHOWN = 120, 2000, 20_000
-PartKind = Literal["same", "removed", "added", "omitted"]
-Part = tuple[PartKind, str]
+# Characters of unchanged text around an edit, and of all parts of a field.
+CONTEXT, MAX_SHOWN = 120, 20_000
 
 
 class ChangedPage(TypedDict):
@@ -152,17 +151,6 @@ async def _summary(db: Database, net: NetChange, contents: Contents) -> str:
 MAX_FIELDS = 50
 # Outcomes of events; any other means that a page that was gone is back.
 OUTCOMES = ("new", "changed", "gone")
-# Characters of a new page's field.
-MAX_CHARACTERS = 2000
-
-
-class TextPart(TypedDict):
-    """A part of a changed field."""
-
-    kind: PartKind
-    """`same`, `removed` or `added` text, or what is `omitted` here, in words."""
-    text: str
-    """The text."""
 
 
 class FieldChange(TypedDict):
@@ -170,8 +158,10 @@ class FieldChange(TypedDict):
 
     name: str
     """Name of the field."""
-    parts: list[TextPart]
+    parts: list[Segment]
     """Its text before and after, in parts."""
+    truncated: bool
+    """Whether a part of the difference was left out because it is too long."""
 
 
 class VisitSeen(TypedDict):
@@ -234,64 +224,16 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
 def _field_changes(before: Document, after: Document) -> list[FieldChange]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     matcher = Matcher(WORD_PAIRS)
-    changes: list[FieldChange] = []
-    for name in names[:MAX_FIELDS]:
-        if before:
-            parts = parts_of(before.get(name), after.get(name), matcher)
-        else:
-            text = text_of(after.get(name))
-            parts = [("added", text[:MAX_CHARACTERS])]
-            if len(text) > MAX_CHARACTERS:
-                parts.append(("omitted", f"{len(text) - MAX_CHARACTERS:,} characters"))
-        changes.append(
-            {"name": name, "parts": [{"kind": kind, "text": text} for kind, text in parts]}
-        )
-    return changes
+    return [
+        field_change(name, before.get(name), after.get(name), matcher)
+        for name in names[:MAX_FIELDS]
+    ]
 
 
-def parts_of(before: Any, after: Any, matcher: Matcher) -> list[Part]:
-    """Return the parts of a changed value: `same`, `removed`, `added` or `omitted`, and the text.
-
-    Unchanged text far from an edit, and everything beyond MAX_SHOWN characters, is `omitted`: its
-    text is the number of characters.
-    """
+def field_change(name: str, before: Any, after: Any, matcher: Matcher) -> FieldChange:
+    """Return the change of a field, compared by word."""
     old, new = text_of(before), text_of(after)
-    omitted = max(len(old), len(new)) - MAX_COMPARED
-    changes = by_word(old[:MAX_COMPARED], new[:MAX_COMPARED], matcher)
-    parts: list[Part] = []
-    room = MAX_SHOWN
-    for part in _parts(changes):
-        room -= len(part[1])
-        if room < 0:
-            omitted = max(omitted, 1)
-            break
-        parts.append(part)
-    return [*parts, ("omitted", "the rest")] if omitted > 0 else parts
-
-
-def _parts(changes: Sequence[Change]) -> Iterator[Part]:
-    last = len(changes) - 1
-    for number, change in enumerate(changes):
-        is_end = number == last and not (change.old or change.new)
-        yield from _context(change.same, is_start=number == 0, is_end=is_end)
-        sides: tuple[Part, Part] = ("removed", change.old), ("added", change.new)
-        for kind, text in sides:
-            if text:
-                yield kind, text[:MAX_PART]
-            if len(text) > MAX_PART:
-                yield "omitted", f"{len(text) - MAX_PART:,} characters"
-
-
-def _context(text: str, *, is_start: bool, is_end: bool) -> Iterator[Part]:
-    """Yield unchanged text, but omit the middle, which is far from the edits around it."""
-    head = 0 if is_start else CONTEXT
-    tail = 0 if is_end else CONTEXT
-    if len(text) <= head + tail + CONTEXT:
-        if text:
-            yield "same", text
-        return
-    if head:
-        yield "same", text[:head]
-    yield "omitted", f"{len(text) - head - tail:,} characters"
-    if tail:
-        yield "same", text[-tail:]
+    builder = DiffBuilder(matcher, MAX_SHOWN, CONTEXT)
+    parts = list(builder.words(old[:MAX_COMPARED], new[:MAX_COMPARED]))
+    truncated = builder.is_full or max(len(old), len(new)) > MAX_COMPARED
+    return {"name": name, "parts": parts, "truncated": truncated}

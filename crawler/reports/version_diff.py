@@ -137,7 +137,7 @@ def compare(before: Document, after: Document) -> VersionDiff:
     """Return the difference between two rows of `versions`."""
     old, new = before["content"], after["content"]
     names = [*new, *(name for name in old if name not in new)]
-    builder = _Builder()
+    builder = DiffBuilder(Matcher(), MAX_CHARACTERS, CONTEXT_CHARACTERS)
     fields = [builder.field(name, old, new) for name in names[:MAX_FIELDS]]
     return {
         "before": _version(before),
@@ -151,15 +151,21 @@ def _version(row: Document) -> ComparedVersion:
     return {"content_hash": row["content_hash"], "at": row["at"], "size": row["size"]}
 
 
-class _Builder:
-    """Builds the differences of fields, within one budget of time and of characters."""
+class DiffBuilder:
+    """Builds the differences of fields, within one budget of time and of characters.
 
-    def __init__(self) -> None:
-        self._matcher = Matcher()
-        self._room = MAX_CHARACTERS
+    context: characters of unchanged text within a line that are shown before and after a change
+    is_full: whether more than `max_characters` were returned, so that the rest is left out
+    """
+
+    def __init__(self, matcher: Matcher, max_characters: int, context: int) -> None:
+        self._matcher = matcher
+        self._room = max_characters
+        self._context = context
         self.is_full = False
 
     def field(self, name: str, old: Document, new: Document) -> FieldDiff:
+        """Return the difference of a field of two contents, by line."""
         shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
         if name in old and name in new and old[name] == new[name]:
             return {"name": shown, "kind": "same", "parts": []}
@@ -183,7 +189,7 @@ class _Builder:
                 continue
             lines = max(i_end - i, j_end - j)
             old, new = "\n".join(before[i:i_end]), "\n".join(after[j:j_end])
-            yield {"kind": "changed", "lines": lines, "segments": list(self._words(old, new))}
+            yield {"kind": "changed", "lines": lines, "segments": list(self.words(old, new))}
 
     def _unchanged(self, lines: Sequence[str], head: int, tail: int) -> Iterator[DiffPart]:
         """Yield unchanged lines, of which only the first `head` and last `tail` are shown."""
@@ -201,7 +207,8 @@ class _Builder:
         text = "\n".join(lines)
         return {"kind": "same", "lines": len(lines), "segments": [self._segment("same", text)]}
 
-    def _words(self, old: str, new: str) -> Iterator[Segment]:
+    def words(self, old: str, new: str) -> Iterator[Segment]:
+        """Yield the segments of two texts, compared by word, until the budget is used up."""
         if not old or not new:
             yield from self._replaced(old, new)
             return
@@ -221,10 +228,10 @@ class _Builder:
 
     def _around(self, text: str, *, is_first: bool, is_last: bool) -> Iterator[Segment]:
         """Yield the unchanged text between two changes, folded if it is long."""
-        head = 0 if is_first else CONTEXT_CHARACTERS
-        tail = 0 if is_last else CONTEXT_CHARACTERS
+        head = 0 if is_first else self._context
+        tail = 0 if is_last else self._context
         left_out = len(text) - head - tail
-        if left_out <= CONTEXT_CHARACTERS:
+        if left_out <= self._context:
             if text:
                 yield self._segment("same", text)
             return

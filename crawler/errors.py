@@ -45,6 +45,11 @@ class WrapperError(FreshetError):
 class NoTargets(ConfigError):
     """Raised if a plan has no targets, because nothing was crawled yet."""
 
+    def __init__(
+        self, message: str = "no targets to plan. Run scrapy crawl to discover them"
+    ) -> None:
+        super().__init__(message)
+
 
 class TraceError(FreshetError):
     """Raised for an invalid simulation file, or one that cannot be written.

@@ -236,7 +236,7 @@ def place_of_budget(points: Sequence[float], budget: float, what: str) -> Place:
         needed = rounded_up(points[0])
         raise ConfigError(
             f"budget {amount(budget)}/day is too small: {what} at their longest intervals need "
-            f"{needed}/day. Use {needed}/day or more."
+            f"{needed}/day. Use {needed}/day or more"
         )
     return place_of(points, budget)
 

@@ -142,7 +142,7 @@ def goal_budget(options: PlanOptions, per_day: Callable[[], float]) -> Budget:
         else:
             best, goal = span(error.best * DAY), f"age {options.max_age_hours:g} h"
         raise ConfigError(
-            f"{goal} cannot be reached: hourly visits to all targets give {best}. Relax the goal."
+            f"{goal} cannot be reached: hourly visits to all targets give {best}. Relax the goal"
         ) from None
 
 
@@ -235,7 +235,7 @@ def _cap(requests: float | None, budget: float, name: str, hours: int) -> float 
     if math.isfinite(budget) and cap < share * (1 - 1e-9):
         raise ConfigError(
             f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day. "
-            f"Use --{name}-cap {math.ceil(share):,} or more."
+            f"Use --{name}-cap {math.ceil(share):,} or more"
         )
     return cap
 
@@ -251,7 +251,7 @@ def too_small(budget: float, error: BudgetTooSmall, longest: Floats) -> ConfigEr
     return ConfigError(
         f"budget {amount(budget)}/day is too small: "
         f"{count(error.targets, 'target')} visited {how} need {needed}/day. "
-        f"Use --budget {needed}/day or more."
+        f"Use --budget {needed}/day or more"
     )
 
 
@@ -343,11 +343,11 @@ class PlanOptions:
         if feeds and (of_pages := [name for name in PAGE_OPTIONS if name in self.given]):
             option = OPTIONS.get(of_pages[0], "--objective")
             raise ConfigError(
-                f"{option} applies to pages only. For feeds, use --budget and --policy."
+                f"{option} applies to pages only. For feeds, use --budget and --policy"
             )
         goals = [OPTIONS[name] for name in GOALS if name in self.given]
         if len(goals) > 1:
-            raise ConfigError(f"{' and '.join(goals)} cannot be combined. Use one of them.")
+            raise ConfigError(f"{' and '.join(goals)} cannot be combined. Use one of them")
         if self.budget is not None and self.budget <= 0:
             raise ConfigError("--budget must be greater than 0")
 
@@ -407,11 +407,11 @@ def parts_of(
             everything = len(chosen) == len(of_kind)
             parts.append(Part(kind, chosen, options, everything, not order.options.is_given))
     if order.kind is not None and not parts:
-        raise NoTargets(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
+        raise NoTargets(f"no {order.kind} to plan. Run scrapy targets to list all targets")
     if len(parts) > 1 and order.options.is_given and not order.shared:
         raise ConfigError(
             "pages and feeds have separate plans. Select one with --kind pages, --kind feeds or "
-            "--spider NAME, or use one budget for both with --shared-budget."
+            "--spider NAME, or use one budget for both with --shared-budget"
         )
     for part in parts:
         part.options.check(feeds=part.kind == FEEDS)

@@ -92,7 +92,7 @@ class Panel(NamedTuple):
 def check(path: Path) -> None:
     """Raise ConfigError unless a plot can be written to this path."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path}: unsupported plot format. Use .png or .svg.")
+        raise ConfigError(f"{path}: unsupported plot format. Use .png or .svg")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: folder not found: {path.parent}")
 

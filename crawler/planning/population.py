@@ -211,12 +211,12 @@ def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]
     if longest < MIN_INTERVAL_HOURS:
         raise ConfigError(
             f"{site.name}: the longest interval, {longest:g} hours, is too short: plans need at "
-            "least one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
+            "least one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS"
         )
     if shortest > longest:
         raise ConfigError(
             f"{site.name}: min_interval_hours {shortest:g} exceeds the longest interval, "
-            f"{longest:g} h. Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
+            f"{longest:g} h. Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS"
         )
     return shortest, longest
 

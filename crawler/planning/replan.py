@@ -219,7 +219,7 @@ async def gathered_of(
     """
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets
     if history_from is not None:
         groups = files_of(history_from, watched.spiders)
         visits = [read_visits(1, history_from, files, now)[0] for files in groups]
@@ -338,7 +338,7 @@ async def replan_parts(
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(request, stored, of_feeds, config)
     if not requested:
-        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets
     if not request.dry_run:
         await plans.recover(db, clock.now(), request.spiders)
     whole = len(requested) == 1 and request.kind is None
@@ -407,12 +407,12 @@ def shares_of(
     A missed post counts as `post_hours` hours in which a page is stale.
     """
     if options.budget is None:
-        raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET.")
+        raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET")
     minima = min_per_day(pages.population), min_per_day(feeds.population)
     if options.budget < sum(minima):
         raise ConfigError(
             f"budget {amount(options.budget)}/day is too small: pages and feeds together need "
-            f"{rounded_up(sum(minima))}/day. Use --budget {rounded_up(sum(minima))}/day or more."
+            f"{rounded_up(sum(minima))}/day. Use --budget {rounded_up(sum(minima))}/day or more"
         )
     hours = hours_of(now)
     return split_budget(

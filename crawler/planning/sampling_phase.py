@@ -114,15 +114,13 @@ class PhaseOptions:
         if self.weeks is not None and not 0 < self.weeks <= MAX_PHASE_WEEKS:
             raise ConfigError(
                 f"--weeks {self.weeks:g} is out of range. "
-                f"Use more than 0 and at most {MAX_PHASE_WEEKS}."
+                f"Use more than 0 and at most {MAX_PHASE_WEEKS}"
             )
         if self.sample is not None and self.sample < 1:
-            raise ConfigError(f"--sample {self.sample} is too small. Use 1 or more.")
+            raise ConfigError(f"--sample {self.sample} is too small. Use 1 or more")
         every = self.every_hours
         if every is not None and not MIN_POLL_HOURS <= every <= MAX_POLL_HOURS:
-            raise ConfigError(
-                f"--every {period(every)} is out of range. Use one minute to one day."
-            )
+            raise ConfigError(f"--every {period(every)} is out of range. Use one minute to one day")
 
     def differs_from(self, phase: Phase) -> bool:
         """Return whether an option is given that differs from a phase."""
@@ -154,7 +152,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
     if not len(rows):
-        raise ConfigError(f"no page of {spider!r} has been visited yet. Run scrapy crawl first.")
+        raise ConfigError(f"no page of {spider!r} has been visited yet. Run scrapy crawl first")
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
     every, weeks = options.every_hours or DEFAULT_POLL_HOURS, options.weeks or DEFAULT_WEEKS
@@ -162,13 +160,13 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     polls = population.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
-            f"--budget is required. Polling one page every {period(every)} takes {polls}/day."
+            f"--budget is required. Polling one page every {period(every)} takes {polls}/day"
         )
     if per_day < polls:
         longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
         raise ConfigError(
             f"budget {plain(per_day)}/day is too small to poll one page: every {period(every)} "
-            f"takes {polls}/day. Use --budget {polls}/day or more{longer}."
+            f"takes {polls}/day. Use --budget {polls}/day or more{longer}"
         )
     at_once, limit = _max_at_once(per_day, every, site, pace)
     n = min(options.sample or at_once, len(rows))
@@ -176,7 +174,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     if rotations > max(days, 1):
         raise ConfigError(
             f"--sample {n} is too large: each page's rotation would be shorter than a day. "
-            f"Use --sample {at_once * max(days, 1)} or less, or longer --weeks."
+            f"Use --sample {at_once * max(days, 1)} or less, or longer --weeks"
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(

@@ -193,7 +193,7 @@ class _Replan:
         names = await asyncio.to_thread(shards.each, join)
         counts = np.array([each.targets for each in names])
         if not counts.sum():
-            raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
+            raise NoTargets
         common = await _common(db, names)
         latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
         older = sorted({plan for each in names for plan in each.plans})
@@ -266,7 +266,7 @@ async def replan_in_shards(
         place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
         reports.append(await _Replan(place, part, request, say).make(db, sharding))
     if not reports:
-        raise NoTargets("no targets to plan. Run scrapy crawl to discover them.")
+        raise NoTargets
     return reports
 
 

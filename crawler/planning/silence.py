@@ -54,7 +54,7 @@ async def check_silences(
     watched = await histories.read(db, now, spiders)
     if not len(watched):
         await alarms.record_silences(db, spiders, [], now)
-        raise ConfigError("no targets to check. Run scrapy crawl to discover them.")
+        raise ConfigError("no targets to check. Run scrapy crawl to discover them")
     hours = (now - EPOCH) / timedelta(hours=1)
     return await store_silences(db, config, await gather(db, watched, config, hours), now, spiders)
 

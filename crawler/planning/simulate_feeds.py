@@ -172,7 +172,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
         for each in opts.visits or ():
             parts = AMOUNT.fullmatch(each.strip())
             if not parts:
-                raise ConfigError(f"--visits: invalid number {each!r}. Use {EXAMPLES}.")
+                raise ConfigError(f"--visits: invalid number {each!r}. Use {EXAMPLES}")
             if not int(parts[1]):
                 raise ConfigError(f"--visits {each}: must be greater than 0")
             self.visits.append((int(parts[1]), bool(parts[2])))
@@ -197,7 +197,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
         watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
         rows = np.flatnonzero(feeds & (watched.feed_size > 0))
         if not len(rows):
-            raise ConfigError("no feed has been read yet. Run scrapy crawl first.")
+            raise ConfigError("no feed has been read yet. Run scrapy crawl first")
         past = watched.histories.of(rows)
         span = self.span_of((past.since, past.until))
         after, by, stated = watched.histories.after, watched.histories.by, watched.stated
@@ -223,7 +223,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
         if span.stop - span.start > MAX_SPAN_HOURS:
             raise ConfigError(
                 f"the span from {iso(span.start)} to {iso(span.stop)} exceeds 100 years. "
-                "Change --from or --to."
+                "Change --from or --to"
             )
         return span
 

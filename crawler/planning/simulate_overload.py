@@ -207,7 +207,7 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             if not 0 < self.load <= MAX_LOAD:
                 raise ConfigError(
                     f"--load: invalid load {opts.load!r}. Use seconds of work per second, such as "
-                    f"1.05 or 2 (more than 0, at most {MAX_LOAD:g})."
+                    f"1.05 or 2 (more than 0, at most {MAX_LOAD:g})"
                 )
 
     def read_scenario(self) -> Mix:

@@ -216,7 +216,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         if cap is not None and cap < max(budgets) * (1 - 1e-9):
             raise ConfigError(
                 f"the daily cap {cap:,} is too low for {amount(max(budgets))} requests a day. "
-                f"Use --daily-cap {math.ceil(max(budgets)):,} or more."
+                f"Use --daily-cap {math.ceil(max(budgets)):,} or more"
             )
         world = self.scenario.world
         population = world.population.of(world.there(self.scenario.span.split))

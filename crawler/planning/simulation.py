@@ -89,7 +89,7 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT, ReportT]):
         if opts.plot is not None:
             if opts.plot.suffix.lower() not in plots.SUFFIXES:
                 suffixes = " or ".join(plots.SUFFIXES)
-                raise ConfigError(f"--plot {opts.plot}: unsupported format. Use {suffixes}.")
+                raise ConfigError(f"--plot {opts.plot}: unsupported format. Use {suffixes}")
             if opts.plot.is_dir():
                 raise ConfigError(f"--plot {opts.plot}: is a folder, not a file")
             _check_folder("--plot", opts.plot.parent)
@@ -165,7 +165,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
             if not 1 / DAY_HOURS <= days <= MAX_REPLAN_DAYS:
                 raise ConfigError(
                     f"--replan-every: invalid number of days: {opts.replan_every!r}. "
-                    f"Use 0.042 (one hour) to {MAX_REPLAN_DAYS:g}."
+                    f"Use 0.042 (one hour) to {MAX_REPLAN_DAYS:g}"
                 )
             self.replan_hours = days * DAY_HOURS
         self.start = _moment("--from", opts.start)
@@ -218,13 +218,13 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
         """Return the requested span, by default that of `moments`. Raises ConfigError if empty."""
         at = np.concatenate([part[np.isfinite(part)] for part in moments])
         if not len(at):
-            raise ConfigError("no observations to simulate. Run scrapy crawl first.")
+            raise ConfigError("no observations to simulate. Run scrapy crawl first")
         start = float(at.min()) if self.start is None else self.start
         stop = float(at.max()) if self.stop is None else self.stop
         if start == stop:
             raise ConfigError(
                 f"nothing to simulate yet: all visits were at about {iso(start)}. "
-                "Crawl for a few days first."
+                "Crawl for a few days first"
             )
         split = start + (stop - start) * LEARNING_SHARE if self.split is None else self.split
         if not start < split:
@@ -255,10 +255,10 @@ def _moment(option: str, text: str | None) -> float | None:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ConfigError(
-            f"{option}: invalid time {text!r}. Use a format such as 2024-01-31T08:00:00Z."
+            f"{option}: invalid time {text!r}. Use a format such as 2024-01-31T08:00:00Z"
         ) from None
     if moment.tzinfo is None and len(text.strip()) > DATE_LENGTH:
-        raise ConfigError(f"{option}: time without a time zone: {text!r}. Append Z for UTC.")
+        raise ConfigError(f"{option}: time without a time zone: {text!r}. Append Z for UTC")
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / HOUR_SECONDS
 
 

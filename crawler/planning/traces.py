@@ -63,10 +63,10 @@ def rows(
     except csv.Error as broken:
         raise TraceError(f"{path}, after line {line}: not CSV: {broken}") from None
     except UnicodeDecodeError:
-        cause = "not UTF-8. Save the file as UTF-8."
+        cause = "not UTF-8. Save the file as UTF-8"
         raise TraceError(f"{path}, after line {line}: {cause}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        cause = "invalid gzip data. Download or write the file again."
+        cause = "invalid gzip data. Download or write the file again"
         raise TraceError(f"{path}, after line {line}: {cause}") from None
     except OSError as broken:
         raise TraceError(f"{path}: {broken.strerror or broken}") from None
@@ -83,7 +83,7 @@ def _places(
     for name in needed:
         if name not in header:
             columns = short(", ".join(header))
-            raise wrong(path, 1, f"column not found: {name}. Rename one of {columns}.")
+            raise wrong(path, 1, f"column not found: {name}. Rename one of {columns}")
     places = {name: place for place, name in reversed(list(enumerate(header)))}
     return [places.get(name, len(header)) for name in (*needed, *optional)]
 
@@ -95,7 +95,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         start = raw.peek(len(GZIP))
         packed = start.startswith(GZIP)
         if start and not packed and path.suffix == ".gz":
-            raise TraceError(f"{path}: not gzip. Compress it, or remove .gz from its name.")
+            raise TraceError(f"{path}: not gzip. Compress it, or remove .gz from its name")
         data = gzip.GzipFile(fileobj=raw) if packed else raw
         with io.TextIOWrapper(data, "utf-8-sig", newline="") as text:
             yield text
@@ -106,11 +106,9 @@ def hours(time: str) -> float:
     try:
         moment = datetime.fromisoformat(time.strip())
     except ValueError:
-        raise ValueError(
-            "is not a valid time. Use a format such as 2024-01-31T08:00:00Z."
-        ) from None
+        raise ValueError("is not a valid time. Use a format such as 2024-01-31T08:00:00Z") from None
     if moment.tzinfo is None:
-        raise ValueError("has no time zone. Append Z for UTC.")
+        raise ValueError("has no time zone. Append Z for UTC")
     return moment.timestamp() / HOUR_SECONDS
 
 
@@ -179,7 +177,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
     ends = np.array(listed.ends)
     for i in np.flatnonzero(ends < began):
         cause = f"ends at {iso(ends[i])}, before its first record at {iso(began[i])}"
-        raise listed.error(int(i), f"{cause}. Correct until_utc or leave it empty.")
+        raise listed.error(int(i), f"{cause}. Correct until_utc or leave it empty")
     counts = np.bincount(page[~is_first], minlength=n)
     return Trace(
         ids=tuple(listed.index),
@@ -207,7 +205,7 @@ class _Pages:
         if not page or not source:
             raise wrong(self.path, line, "page_id or source_id is empty")
         if self.index.setdefault(page, len(self.lines)) != len(self.lines):
-            raise wrong(self.path, line, f"page {short(page)} is listed twice. Remove one row.")
+            raise wrong(self.path, line, f"page {short(page)} is listed twice. Remove one row")
         try:
             self.ends.append(hours(until) if until.strip() else np.inf)
         except ValueError as error:
@@ -229,17 +227,17 @@ class _Pages:
             try:
                 page, at = self.index[name], hours(time)
             except KeyError:
-                cause = f"page {short(name)} is not in {self.path}. Add it there."
+                cause = f"page {short(name)} is not in {self.path}. Add it there"
                 raise wrong(path, line, cause) from None
             except ValueError as error:
                 raise wrong(path, line, f"commit_time_utc {short(time)} {error}") from None
             if at < latest[page]:
                 cause = f"record of page {short(name)} at {short(time)} follows one at"
-                advice = "Sort the rows by page_id and commit_time_utc."
+                advice = "Sort the rows by page_id and commit_time_utc"
                 raise wrong(path, line, f"{cause} {iso(latest[page])}. {advice}")
             # Two different contents within one second are two changes; some sources do that.
             if at == latest[page] and content == contents[page]:
-                cause = f"duplicate record of page {short(name)} at {short(time)}. Remove one."
+                cause = f"duplicate record of page {short(name)} at {short(time)}. Remove one"
                 raise wrong(path, line, cause)
             latest[page], contents[page] = at, content
             pages.append(page)
@@ -281,7 +279,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
     for line, row in rows(listed.path, ("feed_id", "window_size_S"), ("weight",)):
         listed.add(line, *row)
     if not listed.index:
-        raise TraceError(f"{listed.path}: no feed has a known size. Fill in window_size_S.")
+        raise TraceError(f"{listed.path}: no feed has a known size. Fill in window_size_S")
     feed, at, unlisted = listed.read_posts(posts)
     order = np.lexsort((at, feed))
     counts = np.bincount(feed, minlength=len(listed.index))
@@ -310,7 +308,7 @@ class _Feeds:
         if not feed:
             raise wrong(self.path, line, "feed_id is empty")
         if feed in self.index or feed in self.windowless:
-            raise wrong(self.path, line, f"feed {short(feed)} is listed twice. Remove one row.")
+            raise wrong(self.path, line, f"feed {short(feed)} is listed twice. Remove one row")
         if not window.strip():
             self.windowless.add(feed)
             return
@@ -321,7 +319,7 @@ class _Feeds:
     def _window(self, line: int, text: str) -> int:
         number = _number(text)
         if not (1 <= number <= MAX_WINDOW and number == int(number)):
-            cause = "is not a valid size. Use a whole number of 1 or more, or leave it empty."
+            cause = "is not a valid size. Use a whole number of 1 or more, or leave it empty"
             raise wrong(self.path, line, f"window_size_S {short(text)} {cause}")
         return int(number)
 
@@ -329,7 +327,7 @@ class _Feeds:
         number = _number(text)
         if not 0 < number <= MAX_WEIGHT:
             cause = (
-                f"is not in (0, {MAX_WEIGHT:,.0f}]. Use a number in that range, or leave it empty."
+                f"is not in (0, {MAX_WEIGHT:,.0f}]. Use a number in that range, or leave it empty"
             )
             raise wrong(self.path, line, f"weight {short(text)} {cause}")
         return number

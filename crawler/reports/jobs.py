@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MODULE = "crawler.reports.jobs"
 REPLAN_BUSY = "another replan is running"
-CHANGED = "the plan has changed since the dry run. Make the dry run again."
+CHANGED = "the plan has changed since the dry run. Make the dry run again"
 # Of planning jobs, so that the web app and crawls have priority.
 NICENESS = 5
 

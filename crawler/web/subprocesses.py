@@ -209,7 +209,7 @@ class Planner:
         """Start a job with options of JobRequest; raises Busy while another one is running."""
         if self.job is not None and self.job.is_running:
             how = "Wait for it" if self.job.kind in APPLIES else "Wait for it, or cancel it"
-            raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}.")
+            raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}")
         request = JobRequest(kind=kind, config=self._config.model_dump(mode="json"), **options)
         self._failed.pop(kind, None)
         self.job = job = Job(secrets.token_hex(8), kind, by, now, request)
@@ -220,7 +220,7 @@ class Planner:
         """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
         last = self.last(APPLIES[kind])
         if last is None or last.id != preview_id or last.result is None:
-            raise ConfigError("This is not the last dry run. Make the dry run again.")
+            raise ConfigError("This is not the last dry run. Make the dry run again")
         request, plans = last.request, last.result["plans"]
         return self.start(
             kind, by, now, budget=request.budget, objective=request.objective, plans=plans

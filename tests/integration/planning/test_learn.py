@@ -314,7 +314,7 @@ def test_forget_deletes_the_phase(sampled: SampledSite) -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "--budget is required. Polling one page every 20 minutes takes 72/day."),
+        ((), "--budget is required. Polling one page every 20 minutes takes 72/day"),
         (
             ("--budget", "50/day"),
             "budget 50/day is too small to poll one page: every 20 minutes takes 72/day. "
@@ -323,12 +323,12 @@ def test_forget_deletes_the_phase(sampled: SampledSite) -> None:
         (
             ("--budget", "0.5"),
             "budget 0.5/day is too small to poll one page: every 20 minutes takes 72/day. "
-            "Use --budget 72/day or more.",
+            "Use --budget 72/day or more",
         ),
         (
             ("--budget", "72", "--sample", "10", "--weeks", "1"),
             "--sample 10 is too large: each page's rotation would be shorter than a day. "
-            "Use --sample 7 or less, or longer --weeks.",
+            "Use --sample 7 or less, or longer --weeks",
         ),
         (("--stop",), "pages is not in a sampling phase"),
     ],
@@ -368,7 +368,7 @@ def test_missing_targets_are_one_line_errors(freshet: Freshet, database: Db) -> 
     database.targets.insert_one(row | {"_id": "pages u", "spider": SPIDER})
     unseen = run(freshet, "learn", SPIDER, "--budget", "72")
     assert unseen.complaint == (
-        "scrapy learn: no page of 'pages' has been visited yet. Run scrapy crawl first."
+        "scrapy learn: no page of 'pages' has been visited yet. Run scrapy crawl first"
     )
     other = run(freshet, "learn", "other", "--budget", "72")
     assert other.complaint == ("scrapy learn: no targets of 'other'. Spiders with targets: pages")

@@ -83,7 +83,7 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     [
         ("", "no plan yet. Run scrapy replan first"),
         ("nosuch", "no targets of 'nosuch'. Spiders with targets: shop"),
-        ("--calendar week.pdf", "week.pdf: unsupported plot format. Use .png or .svg."),
+        ("--calendar week.pdf", "week.pdf: unsupported plot format. Use .png or .svg"),
         ("--calendar nosuch/week.png", "nosuch/week.png: folder not found: nosuch"),
         ("--changes --urls 0", "--urls and --weeks must be greater than 0"),
     ],

@@ -141,10 +141,10 @@ def test_errors_are_one_line_and_write_nothing(stored: Stored, freshet: Freshet)
 
 ERRORS = {
     "--budget 20": "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
-    "Use --budget 33/day or more.",
+    "Use --budget 33/day or more",
     "--spider nosuch": "no targets of 'nosuch'. Spiders with targets: shop",
     "--budget 50 --daily-cap 40": "the daily cap 40 is too low for 50 requests a day. "
-    "Use --daily-cap 50 or more.",
+    "Use --daily-cap 50 or more",
 }
 
 
@@ -160,7 +160,7 @@ def test_options_override_settings(stored: Stored, freshet: Freshet) -> None:
 def test_no_targets_is_a_one_line_error(stored: Stored, freshet: Freshet) -> None:
     done = replan(freshet)
     assert (done.code, done.complaint) == (
-        1, "scrapy replan: no targets to plan. Run scrapy crawl to discover them.",
+        1, "scrapy replan: no targets to plan. Run scrapy crawl to discover them",
     )  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
     [
         (["--budget", "0.5"],
          "budget 0.5/day is too small: 24 targets visited every 28 days need 0.86/day. "
-         "Use --budget 0.86/day or more."),
+         "Use --budget 0.86/day or more"),
         (["--budget", "12", "--budget", "0.5"], "budget 0.5/day is too small"),
         (["--budget", "0"], "--budget 0: must be greater than 0"),
         (["--budget=-3"], "--budget: invalid request rate: '-3'"),
@@ -226,7 +226,7 @@ def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
          "--policy: policy not found: 'best'. Available: optimal, groups, groups6, uniform, sqrt, "
          "freshness, harmonic, age, adaptive"),
         (["--budget", "12", "--daily-cap", "7"],
-         "the daily cap 7 is too low for 12 requests a day. Use --daily-cap 12 or more."),
+         "the daily cap 7 is too low for 12 requests a day. Use --daily-cap 12 or more"),
         (["--budget", "3", "--budget", "12", "--daily-cap", "7"],
          "the daily cap 7 is too low for 12 requests a day."),
         (["--budget", "12", "--daily-cap", "0"], "--daily-cap 0: "),
@@ -239,11 +239,11 @@ def test_undefined_figures_are_null(bare: Freshet, trace: Path) -> None:
         (["--budget", "12", "--to", "2024-01-22T00:00:00+00:00"],
          "--split 2024-01-22T00:00:00Z must be before --to 2024-01-22T00:00:00Z"),
         (["--budget", "12", "--from", "2024-01-01T00:00"],
-         "--from: time without a time zone: '2024-01-01T00:00'. Append Z for UTC."),
+         "--from: time without a time zone: '2024-01-01T00:00'. Append Z for UTC"),
         (["--budget", "12", "--to", "tomorrow"],
-         "--to: invalid time 'tomorrow'. Use a format such as 2024-01-31T08:00:00Z."),
+         "--to: invalid time 'tomorrow'. Use a format such as 2024-01-31T08:00:00Z"),
         (["--budget", "12", "--plot", "p.pdf"],
-         "--plot p.pdf: unsupported format. Use .png or .svg."),
+         "--plot p.pdf: unsupported format. Use .png or .svg"),
         (["--budget", "12", "--plot", "changes.csv/p.png"], "--plot changes.csv: "),
         (["--budget", "12", "--visits-out", "changes.csv/v"],
          "--visits-out changes.csv/v: not a writable folder: changes.csv"),

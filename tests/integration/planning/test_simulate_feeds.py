@@ -325,11 +325,11 @@ def test_default_period_spans_the_trace(bare: Freshet, trace: Path) -> None:
          "--from, --split and --to must be at least one second apart"),
         (["--visits", "40", "--from", "0001-01-01T00:00:00+14:00"],
          "the span from 0000-12-31T10:00:00Z to 2024-02-12T00:00:00Z exceeds 100 years. Change "
-         "--from or --to."),
+         "--from or --to"),
         (["--visits", "40", "--to", "tomorrow"],
-         "--to: invalid time 'tomorrow'. Use a format such as 2024-01-31T08:00:00Z."),
+         "--to: invalid time 'tomorrow'. Use a format such as 2024-01-31T08:00:00Z"),
         (["--visits", "40", "--plot", "p.pdf"],
-         "--plot p.pdf: unsupported format. Use .png or .svg."),
+         "--plot p.pdf: unsupported format. Use .png or .svg"),
         (["--visits", "40", "--visits-out", "posts.csv/v"],
          "--visits-out posts.csv/v: not a writable folder: posts.csv"),
         (["--visits", "40", "--posts", "none.csv"], "none.csv: No such file or directory"),
@@ -415,7 +415,7 @@ def test_stored_history_is_simulated(stored: tuple[Db, str], freshet: Freshet) -
     command = ("simulate", "feeds", "--visits", "7x", "--policy", "uniform", "--history")
     nothing = run(freshet, *command)
     assert nothing.complaint == (
-        "scrapy simulate: no feed has been read yet. Run scrapy crawl first."
+        "scrapy simulate: no feed has been read yet. Run scrapy crawl first"
     )
     daily = [feed(f"https://feeds.example/{n}", spread(n, 9)) for n in (0, 3, 21)]
     unread = feed("https://feeds.example/new", (), feed_size=0)

@@ -175,7 +175,7 @@ def test_outdated_dry_run_is_not_applied(stored: tuple[Db, str]) -> None:
         send_json(browser, "apply", {"preview": second["id"]})
         job = ended(browser)
         assert job["state"] == "failed"
-        assert job["error"] == "the plan has changed since the dry run. Make the dry run again."
+        assert job["error"] == "the plan has changed since the dry run. Make the dry run again"
 
 
 def test_apply_fails_during_another_replan(stored: tuple[Db, str]) -> None:

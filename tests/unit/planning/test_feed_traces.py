@@ -99,10 +99,10 @@ def with_post(row: str) -> str:
         ("", "posts.csv: empty file. Required columns: feed_id, posted_at_utc"),
         ("feed_id,posted_at_utc\n", "posts.csv: no rows below the header"),
         ("feed,posted_at_utc\nb,2024-01-01T00:00:00Z\n",
-         "posts.csv, line 1: column not found: feed_id. Rename one of 'feed, posted_at_utc'."),
+         "posts.csv, line 1: column not found: feed_id. Rename one of 'feed, posted_at_utc'"),
         (with_post("b,2024-01-01T06:00:01,"),
          "posts.csv, line 3: posted_at_utc '2024-01-01T06:00:01' has no time zone. "
-         "Append Z for UTC."),
+         "Append Z for UTC"),
         (with_post("b,yesterday,"),
          "posts.csv, line 3: posted_at_utc 'yesterday' is not a valid time"),
         (with_post("y,yesterday,"),
@@ -119,19 +119,19 @@ def test_rejects_invalid_posts(tmp_path: Path, posts: str, message: str) -> None
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice. Remove one row."),
-        ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice. Remove one row."),
+        ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice. Remove one row"),
+        ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice. Remove one row"),
         (",news,10,", "feeds.csv, line 6: feed_id is empty"),
         *(
             (f"d,news,{window},",
              f"feeds.csv, line 6: window_size_S '{window}' is not a valid size. "
-             "Use a whole number of 1 or more, or leave it empty.")
+             "Use a whole number of 1 or more, or leave it empty")
             for window in ("0", "-3", "2.5", "many", "nan", "inf", "1e12")
         ),
         *(
             (f"d,news,10,{weight}",
              f"feeds.csv, line 6: weight '{weight}' is not in (0, 1,000,000]. "
-             "Use a number in that range, or leave it empty.")
+             "Use a number in that range, or leave it empty")
             for weight in ("0", "-1", "much", "nan", "inf")
         ),
     ],
@@ -145,9 +145,9 @@ def test_rejects_invalid_feed_rows(tmp_path: Path, row: str, message: str) -> No
     [
         ("", "feeds.csv: empty file. Required columns: feed_id, window_size_S"),
         ("feed_id\nb\n",
-         "feeds.csv, line 1: column not found: window_size_S. Rename one of 'feed_id'."),
+         "feeds.csv, line 1: column not found: window_size_S. Rename one of 'feed_id'"),
         ("feed_id,window_size_S\nb,\n",
-         "feeds.csv: no feed has a known size. Fill in window_size_S."),
+         "feeds.csv: no feed has a known size. Fill in window_size_S"),
     ],
 )  # fmt: skip
 def test_rejects_feeds_without_columns_or_sizes(tmp_path: Path, feeds: str, message: str) -> None:

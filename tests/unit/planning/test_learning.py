@@ -15,13 +15,13 @@ NO_OPTIONS = {"weeks": None, "every": None, "sample": None, "budget": None, "sto
     ("given", "message"),
     [
         ({"every": "20"}, "--every: invalid duration: '20'. Examples: 90m, 6h, 2d, 1w"),
-        ({"every": "0.5m"}, "--every 30 seconds is out of range. Use one minute to one day."),
-        ({"every": "25h"}, "--every 25 hours is out of range. Use one minute to one day."),
-        ({"weeks": "53"}, "--weeks 53 is out of range. Use more than 0 and at most 52."),
-        ({"weeks": "0"}, "--weeks 0 is out of range. Use more than 0 and at most 52."),
+        ({"every": "0.5m"}, "--every 30 seconds is out of range. Use one minute to one day"),
+        ({"every": "25h"}, "--every 25 hours is out of range. Use one minute to one day"),
+        ({"weeks": "53"}, "--weeks 53 is out of range. Use more than 0 and at most 52"),
+        ({"weeks": "0"}, "--weeks 0 is out of range. Use more than 0 and at most 52"),
         ({"weeks": "three"}, "--weeks: 'three' is not a number of weeks such as 3"),
         ({"weeks": "nan"}, "--weeks: 'nan' is not a number of weeks such as 3"),
-        ({"sample": "0"}, "--sample 0 is too small. Use 1 or more."),
+        ({"sample": "0"}, "--sample 0 is too small. Use 1 or more"),
         ({"sample": "few"}, "--sample: 'few' is not a number of pages such as 10"),
         (
             {"budget": "many"},

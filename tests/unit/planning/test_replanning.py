@@ -122,7 +122,7 @@ def test_budget_below_minimum_reports_minimum() -> None:
         made(pages(916), PlanOptions(budget=20))
     assert str(caught.value) == (
         "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
-        "Use --budget 33/day or more."
+        "Use --budget 33/day or more"
     )
     assert made(pages(916), PlanOptions(budget=33)).document["totals"]["min_per_day"] < 33
 

@@ -55,7 +55,7 @@ OPTIONS = (
         ({"hourly_cap": "9/day"},
          "--hourly-cap: invalid request rate: '9/day'. Examples: 40, 40/hour"),
         ({"budget": "40", "max_age": "6h"},
-         "--budget and --max-age cannot be combined. Use one of them."),
+         "--budget and --max-age cannot be combined. Use one of them"),
     ],
     ids=str,
 )  # fmt: skip
@@ -151,9 +151,9 @@ def test_daily_cap_defaults_to_1_5_times_budget(options: PlanOptions, cap: float
     ("options", "message"),
     [
         (PlanOptions(budget=265, daily_cap=200),
-         "the daily cap 200 is too low for 265 requests a day. Use --daily-cap 265 or more."),
+         "the daily cap 200 is too low for 265 requests a day. Use --daily-cap 265 or more"),
         (PlanOptions(budget=48, hourly_cap=1),
-         "the hourly cap 1 is too low for 48 requests a day. Use --hourly-cap 2 or more."),
+         "the hourly cap 1 is too low for 48 requests a day. Use --hourly-cap 2 or more"),
     ],
     ids=["day", "hour"],
 )  # fmt: skip

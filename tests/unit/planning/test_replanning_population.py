@@ -124,7 +124,7 @@ def test_intervals_are_limited_by_setting_and_longest_cycle() -> None:
         (
             Site("shop", min_interval_hours=48),
             "shop: min_interval_hours 48 exceeds the longest interval, 24 h. Lower it, or raise "
-            "max_interval_hours or FRESHET_MAX_INTERVAL_HOURS.",
+            "max_interval_hours or FRESHET_MAX_INTERVAL_HOURS",
         ),
         (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (

@@ -139,27 +139,27 @@ def changed(number: int, row: str) -> str:
         ("", "changes.csv: empty file. Required columns: page_id, commit_time_utc"),
         ("page_id,commit_time_utc\n", "changes.csv: no rows below the header"),
         ("page,commit_time_utc\nb,2024-01-01T00:00:00Z\n",
-         "changes.csv, line 1: column not found: page_id. Rename one of 'page, commit_time_utc'."),
+         "changes.csv, line 1: column not found: page_id. Rename one of 'page, commit_time_utc'"),
         ("page_id\nb\n",
-         "changes.csv, line 1: column not found: commit_time_utc. Rename one of 'page_id'."),
+         "changes.csv, line 1: column not found: commit_time_utc. Rename one of 'page_id'"),
         (changed(3, "b,2024-01-01T06:00:01,11,bbb"),
          "changes.csv, line 3: commit_time_utc '2024-01-01T06:00:01' has no time zone. "
-         "Append Z for UTC."),
-        (changed(3, "b,2024-01-02,11,bbb"), "has no time zone. Append Z for UTC."),
+         "Append Z for UTC"),
+        (changed(3, "b,2024-01-02,11,bbb"), "has no time zone. Append Z for UTC"),
         (changed(3, "b,yesterday,11,bbb"),
          "changes.csv, line 3: commit_time_utc 'yesterday' is not a valid time. "
-         "Use a format such as 2024-01-31T08:00:00Z."),
+         "Use a format such as 2024-01-31T08:00:00Z"),
         (changed(3, "b,2024-02-30T00:00:00Z,11,bbb"), "'2024-02-30T00:00:00Z' is not a valid time"),
         (changed(3, "b,,11,bbb"), "commit_time_utc '' is not a valid time"),
         (changed(3, "b,1704067200,11,bbb"), "commit_time_utc '1704067200' is not a valid time"),
         (changed(3, "d,2024-01-01T06:00:01Z,11,bbb"),
-         "changes.csv, line 3: page 'd' is not in pages.csv. Add it there."),
+         "changes.csv, line 3: page 'd' is not in pages.csv. Add it there"),
         (changed(3, "b,2023-12-31T23:59:59Z,11,bbb"),
          "changes.csv, line 3: record of page 'b' at '2023-12-31T23:59:59Z' follows one "
-         "at 2024-01-01T00:00:00Z. Sort the rows by page_id and commit_time_utc."),
+         "at 2024-01-01T00:00:00Z. Sort the rows by page_id and commit_time_utc"),
         (changed(3, "b,2024-01-01T00:00:00Z,10,aaa"),
          "changes.csv, line 3: duplicate record of page 'b' at '2024-01-01T00:00:00Z'. "
-         "Remove one."),
+         "Remove one"),
         (changed(3, "b,2024-01-01T06:00:01Z"), "changes.csv, line 3: 2 values for 4 columns"),
         (changed(3, 'b,"2024'), "changes.csv, after line 2: not CSV"),
         (changed(3, "d" * 200 + ",2024-01-01T00:00:00Z,,"), f"page '{'d' * 80}…' is not in"),
@@ -175,15 +175,15 @@ def test_rejects_invalid_changes(tmp_path: Path, changes: str, message: str) -> 
         ("", "pages.csv: empty file. Required columns: page_id, source_id"),
         ("page_id,source_id\n", "pages.csv: no rows below the header"),
         ("page_id\nb\n",
-         "pages.csv, line 1: column not found: source_id. Rename one of 'page_id'."),
-        (PAGES + "b,shop,/b,\n", "pages.csv, line 5: page 'b' is listed twice. Remove one row."),
+         "pages.csv, line 1: column not found: source_id. Rename one of 'page_id'"),
+        (PAGES + "b,shop,/b,\n", "pages.csv, line 5: page 'b' is listed twice. Remove one row"),
         (PAGES + ",shop,/b,\n", "pages.csv, line 5: page_id or source_id is empty"),
         (PAGES + "d,,/b,\n", "pages.csv, line 5: page_id or source_id is empty"),
         (PAGES + "d,shop,/d,soon\n", "pages.csv, line 5: until_utc 'soon' is not a valid time"),
         (PAGES + "d,shop,/d,2024-01-01\n", "until_utc '2024-01-01' has no time zone"),
         (PAGES.replace("2024-03-04T00:00:00Z", "2024-01-01T11:00:00Z"),
          "pages.csv, line 2: page 'a' ends at 2024-01-01T11:00:00Z, before its first record at "
-         "2024-01-01T12:00:00Z. Correct until_utc or leave it empty."),
+         "2024-01-01T12:00:00Z. Correct until_utc or leave it empty"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_pages(tmp_path: Path, pages: str, message: str) -> None:
@@ -193,10 +193,10 @@ def test_rejects_invalid_pages(tmp_path: Path, pages: str, message: str) -> None
 def test_rejects_files_with_invalid_encoding(tmp_path: Path) -> None:
     latin = CHANGES.encode() + "é,2024-01-01T12:00:00Z,,\n".encode("latin-1")
     assert error_of(tmp_path, latin) == (
-        "changes.csv, after line 0: not UTF-8. Save the file as UTF-8."
+        "changes.csv, after line 0: not UTF-8. Save the file as UTF-8"
     )
     cut = gzip.compress(os.urandom(5000).hex().encode())[:-2000]
-    assert "invalid gzip data. Download or write the file again." in error_of(tmp_path, cut)
+    assert "invalid gzip data. Download or write the file again" in error_of(tmp_path, cut)
     flipped = bytearray(gzip.compress(CHANGES.encode()))
     flipped[len(flipped) // 2] ^= 0xFF
     assert "changes.csv" in error_of(tmp_path, bytes(flipped))

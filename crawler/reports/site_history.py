@@ -200,4 +200,4 @@ async def site_visits(
         }
         for row in part.rows
     ]
-    return SiteVisits(visits, None if part.before is None else (part.before,))
+    return SiteVisits(visits, part.last)

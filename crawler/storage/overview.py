@@ -14,6 +14,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from crawler.items import Kind
 from crawler.storage import runs, sites, targets
 from crawler.storage.client import Database, Document, all_of
+from crawler.storage.paging import Rows
 from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.site_targets import OVERDUE
 from crawler.storage.sites import Marks
@@ -83,35 +84,31 @@ async def states_of(db: Database, names: list[str]) -> list[SiteState]:
             _first_of_each(db.targets, names, BY_KIND, ("kind",)),
         ]
     )
-    return [
-        _state(
-            name, marks.get(name, NO_MARKS), last.get(name, {}),
-            planned.get(name, {}).get("next_visit"), kinds.get(name, {}).get("kind"),
+    states = []
+    for name in names:
+        run = last.get(name, {})
+        next_visit = planned.get(name, {}).get("next_visit") or NEVER
+        kind = kinds.get(name, {}).get("kind")
+        states.append(
+            SiteState(
+                name=name,
+                marks=marks.get(name, NO_MARKS),
+                started=run.get("started"),
+                finished=run.get("finished"),
+                reason=run.get("reason"),
+                error=run.get("error"),
+                counts=run.get("counts") or {},
+                next_visit=next_visit if next_visit < NEVER else None,
+                kind=None if kind is None else Kind(kind),
+            )
         )
-        for name in names
-    ]  # fmt: skip
+    return states
 
 
 async def state_of(db: Database, name: str) -> SiteState:
     """Return the state of one site; everything is empty for an unknown one."""
     (state,) = await states_of(db, [name])
     return state
-
-
-def _state(
-    name: str, marks: Marks, run: Document, next_visit: datetime | None, kind: str | None
-) -> SiteState:
-    return SiteState(
-        name=name,
-        marks=marks,
-        started=run.get("started"),
-        finished=run.get("finished"),
-        reason=run.get("reason"),
-        error=run.get("error"),
-        counts=run.get("counts") or {},
-        next_visit=next_visit if next_visit is not None and next_visit < NEVER else None,
-        kind=None if kind is None else Kind(kind),
-    )
 
 
 async def _first_of_each(
@@ -185,17 +182,6 @@ async def count_waiting(db: Database, name: str, now: datetime) -> int:
     return await db.targets.count_documents(query, limit=MAX_COUNTED)
 
 
-@dataclass(frozen=True, slots=True)
-class VisitRows:
-    """Visits of a site, newest first.
-
-    before: time before which the next page begins; None: no more visits
-    """
-
-    rows: list[Document]
-    before: datetime | None
-
-
 async def page_of_visits(
     db: Database,
     name: str,
@@ -204,14 +190,15 @@ async def page_of_visits(
     limit: int,
     *,
     only_events: bool = False,
-) -> VisitRows:
+) -> Rows:
     """Read visits of a site, newest first, by an index.
 
     times:        from the first until before the second
     hour_of_week: 0 to 167 (0: Monday 00:00) in a zone, to read only visits in this hour
     only_events:  only visits that found a page new, changed, gone or back
 
-    A page is longer than `limit` if several visits have the time of its last row.
+    A page is longer than `limit` if several visits have the time of its last row. Its last key is
+    this time, before which the next page begins.
     """
     spans = [times] if hour_of_week is None else spans_of_hour(times, *hour_of_week)
     rows: list[Document] = []
@@ -223,10 +210,10 @@ async def page_of_visits(
         if len(rows) > limit:
             break
     if len(rows) <= limit:
-        return VisitRows(rows, None)
+        return Rows(rows, None)
     last = rows[limit - 1]["at"]
     same = await db.visits.find(query | {"at": last}).limit(MAX_SAME_TIME).to_list(None)
-    return VisitRows([row for row in rows[:limit] if row["at"] != last] + same, last)
+    return Rows([row for row in rows[:limit] if row["at"] != last] + same, (last,))
 
 
 def spans_of_hour(

@@ -6,7 +6,7 @@ A form that is rejected is shown again with all values, and each problem next to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -41,9 +41,13 @@ class Form:
     @classmethod
     async def read(cls, request: Request) -> Self:
         """Read the fields that a browser sent; files are left out."""
-        sent = await request.form(max_fields=MAX_FIELDS)
+        return cls.of_items((await request.form(max_fields=MAX_FIELDS)).multi_items())
+
+    @classmethod
+    def of_items(cls, items: Iterable[tuple[str, Any]]) -> Self:
+        """Return a form with these names and values, such as those of a query."""
         form = cls()
-        for name, value in sent.multi_items():
+        for name, value in items:
             if isinstance(value, str):
                 form.values.setdefault(name, value)
                 form.lists.setdefault(name, []).append(value)
@@ -67,6 +71,11 @@ class Form:
         """Record a problem of a field, or of the whole form if the name is empty."""
         self.problems.setdefault(name, str(problem))
 
+    def reject_values(self, error: ValidationError) -> None:
+        """Record the problems of a model that does not accept the values."""
+        for each in error.errors(include_url=False):
+            self.reject(str(each["loc"][0]) if each["loc"] else "", cause_of(each))
+
     @property
     def is_valid(self) -> bool:
         """Return whether no problem was recorded."""
@@ -85,9 +94,7 @@ class Form:
         try:
             return model.model_validate(given)
         except ValidationError as error:
-            for each in error.errors(include_url=False):
-                name = str(each["loc"][0]) if each["loc"] else ""
-                self.reject(name, cause_of(each))
+            self.reject_values(error)
             return None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from starlette.responses import Response
 
 from crawler.errors import Busy, ConfigError
@@ -76,17 +76,25 @@ def parsed_budget(value: Any) -> float | None:
     return budget
 
 
+Budget = Annotated[float | None, BeforeValidator(parsed_budget)]
+
+
+def required_budget(example: str) -> BeforeValidator:
+    """Return the validator of the budget of a form, which reports an absent one with an example."""
+
+    def required(value: Any) -> float:
+        if (budget := parsed_budget(value or None)) is None:
+            raise ValueError(f"is missing. Enter {example}")
+        return budget
+
+    return BeforeValidator(required)
+
+
 class Choice(BaseModel):
     """A budget and an objective; the budget None is the current one."""
 
-    budget: float | None = Field(None, description="requests a day, such as 265 or 265/day")
+    budget: Budget = Field(None, description="requests a day, such as 265 or 265/day")
     objective: Objective = Field("balanced", description="objective of the plan")
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def parsed(cls, value: Any) -> float | None:
-        """Return a number of requests a day."""
-        return parsed_budget(value)
 
 
 class SimulationChoice(Choice):
@@ -106,24 +114,13 @@ class Application(BaseModel):
     preview: str = Field(max_length=64, description="id of the job of the dry run")
 
 
-def chosen_budget(value: Any, example: str) -> float:
-    """Return the budget of a form; raises ValueError with an example if it is absent."""
-    if (budget := parsed_budget(value)) is None:
-        raise ValueError(f"is missing. Enter {example}")
-    return budget
-
-
 class PreviewForm(BaseModel):
     """The form of a dry run."""
 
-    budget: float = Field(0.0, validate_default=True)
+    budget: Annotated[float, required_budget("requests a day, such as 265")] = Field(
+        0.0, validate_default=True
+    )
     objective: Objective = "balanced"
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def parsed(cls, value: Any) -> float:
-        """Return a number of requests a day."""
-        return chosen_budget(value or None, "requests a day, such as 265")
 
 
 class SimulationForm(SimulationChoice):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
@@ -27,14 +27,14 @@ from crawler.web.routes.budget import (
     Application,
     ApplicationForm,
     Area,
+    Budget,
     BudgetText,
     JobState,
     PlannerDep,
     budget_in,
-    chosen_budget,
     forecast_in,
     not_ready,
-    parsed_budget,
+    required_budget,
     started,
     status_of,
 )
@@ -47,25 +47,15 @@ api = APIRouter(prefix="/budget/feeds", tags=["budget"])
 class FeedChoice(BaseModel):
     """A budget of feeds; None is the current one."""
 
-    budget: float | None = Field(None, description="fetches a day, such as 265 or 265/day")
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def parsed(cls, value: Any) -> float | None:
-        """Return a number of fetches a day."""
-        return parsed_budget(value)
+    budget: Budget = Field(None, description="fetches a day, such as 265 or 265/day")
 
 
 class FeedPreviewForm(BaseModel):
     """The form of a dry run of feeds."""
 
-    budget: float = Field(0.0, validate_default=True)
-
-    @field_validator("budget", mode="before")
-    @classmethod
-    def parsed(cls, value: Any) -> float:
-        """Return a number of fetches a day."""
-        return chosen_budget(value or None, "fetches a day, such as 265")
+    budget: Annotated[float, required_budget("fetches a day, such as 265")] = Field(
+        0.0, validate_default=True
+    )
 
 
 @router.get("", name="feed_budget.index")

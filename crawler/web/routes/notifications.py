@@ -153,8 +153,7 @@ async def send_test_message(
     name = (await Form.read(request))["channel"]
     await _channel(store, name)
     try:
-        sent = await send_test(store.config, name, now)
-        request.state.audit = f"{name}: {'delivered' if sent['delivered'] else sent['reason']}"
+        sent = await send_test_api(request, _, store, now, name)
         problem = "" if sent["delivered"] else f"Not delivered: {sent['reason']}"
     except ConfigError as error:
         problem = str(error)
@@ -229,9 +228,7 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
             store, rule, user.name, now, is_new=not key, edits=int(edits) if edits else None
         )
     except ValidationError as error:
-        for each in error.errors(include_url=False):
-            name = str(each["loc"][0]) if each["loc"] else ""
-            form.reject(name, cause_of(each))
+        form.reject_values(error)
     except ConfigError as error:
         form.reject("" if key else "name", error)
     if not form.is_valid:
@@ -281,11 +278,7 @@ def _letters(form: Form) -> Letters:
 
 
 def _form_in_query(request: Request) -> Form:
-    sent = request.query_params.multi_items()
-    form = Form()
-    for name, value in sent:
-        form.values.setdefault(name, value)
-        form.lists.setdefault(name, []).append(value)
+    form = Form.of_items(request.query_params.multi_items())
     # The rule does not need a name or a channel yet.
     form.values["name"] = form["name"].strip() or "new"
     form.lists.setdefault("channels", ["none"])

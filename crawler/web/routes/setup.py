@@ -146,10 +146,7 @@ def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
 @router.get("/setup/preview", name="setup.preview")
 async def preview(request: Request, store: StoreDep) -> Response:
     """Show what the patterns and fields of the form select, without saving it."""
-    form = Form()
-    for name, value in request.query_params.multi_items():
-        form.values.setdefault(name, value)
-        form.lists.setdefault(name, []).append(value)
+    form = Form.of_items(request.query_params.multi_items())
     edit, editable = await _edit_of(store, form)
     return await _preview(request, edit, editable, form["sample"])
 

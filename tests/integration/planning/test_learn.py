@@ -318,7 +318,7 @@ def test_forget_deletes_the_phase(sampled: SampledSite) -> None:
         (
             ("--budget", "50/day"),
             "budget 50/day is too small to poll one page: every 20 minutes takes 72/day. "
-            "Use --budget 72/day or more, or --every 29m.",
+            "Use --budget 72/day or more, or --every 29m",
         ),
         (
             ("--budget", "0.5"),

@@ -311,7 +311,7 @@ def test_default_period_spans_the_trace(bare: Freshet, trace: Path) -> None:
         *(
             ([f"--visits={text}"],
              f"--visits: invalid number {text!r}. Use a whole number of fetches for all feeds, "
-             "such as 20000, or for each, such as 3x.")
+             "such as 20000, or for each, such as 3x")
             for text in ("-3", "2.5", "many", "3y", "nan", "1,000", "١")
         ),
         (["--visits", "999999999"], "--visits 999999999: too many visits (maximum 100,000,000 in"),

@@ -217,7 +217,7 @@ def test_rejects_uncompressed_file_named_gz(tmp_path: Path) -> None:
     (tmp_path / "pages.csv").write_text(PAGES)
     path = tmp_path / "changes.csv.gz"
     path.write_text(CHANGES)
-    with pytest.raises(TraceError, match=r"not gzip\. Compress it, or remove .gz from its name\."):
+    with pytest.raises(TraceError, match=r"not gzip\. Compress it, or remove .gz from its name"):
         read_trace(path)
 
 

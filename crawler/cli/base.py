@@ -44,7 +44,6 @@ ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 # In a narrower terminal, the figures of a table would leave no space for names and reasons.
 MIN_FIGURES_COLUMNS = 72
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
-INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 
 
 class Help(ScrapyHelpFormatter):
@@ -413,10 +412,7 @@ class Inspection(ScrapyCommand):
         assert self.settings is not None
         self.settings.set(INSPECTS, True, priority="cmdline")
         if not isinstance(opts.spargs, dict):
-            try:
-                opts.spargs = arglist_to_dict(opts.spargs)
-            except ValueError:
-                raise UsageError(INVALID_ARGUMENT, print_help=False) from None
+            opts.spargs = spider_arguments(opts.spargs)
         try:
             check_log_level(self.settings)
             # Scrapy would report a module that cannot be imported with a traceback.
@@ -474,6 +470,14 @@ class Inspection(ScrapyCommand):
         request: Request = failure.request  # type: ignore[attr-defined]
         complain(self.name, f"{request.url}: {failure_text(failure)}")
         self.exitcode = 1
+
+
+def spider_arguments(given: list[str]) -> dict[str, str]:
+    """Parse the values of `-a`; raises UsageError."""
+    try:
+        return arglist_to_dict(given)
+    except ValueError:
+        raise UsageError("invalid -a value. Use -a NAME=VALUE", print_help=False) from None
 
 
 def spider_named(settings: BaseSettings, name: str) -> type[Spider]:

@@ -150,52 +150,54 @@ async def of_pages(
     At most MAX_JOINED for each page.
     """
     span: Document = {"$lte": until} if since is None else {"$gt": since, "$lte": until}
-    same: Document = {"$expr": {"$eq": ["$spider", "$$spider"]}}
-    lookup = {
-        "from": "visits",
-        "localField": "target",
-        "foreignField": "target",
-        "let": {"spider": "$spider"},
-        "pipeline": [
-            {"$match": {"event": True, "at": span} | same},
-            {"$sort": {"at": -1}},
-            {"$limit": MAX_JOINED},
-            {"$project": FIELDS},
-        ],
-        "as": "events",
-    }
     stages: list[Document] = [
-        {"$match": {"_id": {"$in": list(ids)}}},
-        {"$lookup": lookup},
-        {"$project": {"events": 1}},
+        {"$match": {"event": True, "at": span} | OF_SPIDER},
+        {"$sort": {"at": -1}},
+        {"$limit": MAX_JOINED},
+        {"$project": FIELDS},
     ]
-    rows = await (await db.visits.aggregate(stages)).to_list(None)
-    return {row["_id"]: row["events"] for row in rows}
+    return await _of_same_urls(db, ids, stages)
 
 
-async def before(db: Database, ids: Sequence[ObjectId]) -> dict[ObjectId, PageState]:
-    """Return for each event its page before the event, as the preceding visit left it."""
+# Condition on the visits of `_of_same_urls`: those of the event's own spider.
+OF_SPIDER: Document = {"$expr": {"$eq": ["$spider", "$$spider"]}}
+
+
+async def _of_same_urls(
+    db: Database, ids: Sequence[ObjectId], stages: list[Document]
+) -> dict[ObjectId, list[Document]]:
+    """Return for each event the result of a pipeline on the visits of its URL.
+
+    stages: may use `$$spider` and `$$at` of the event
+    """
     lookup = {
         "from": "visits",
         "localField": "target",
         "foreignField": "target",
         "let": {"spider": "$spider", "at": "$at"},
-        "pipeline": [
-            {"$match": {"$expr": {"$lt": ["$at", "$$at"]}}},
-            {"$sort": {"at": -1}},
-            {"$match": {"$expr": {"$eq": ["$spider", "$$spider"]}}},
-            {"$limit": 1},
-            {"$project": {"_id": 0, "content_hash": 1, "outcome": 1}},
-        ],
-        "as": "earlier",
+        "pipeline": stages,
+        "as": "visits",
     }
-    stages: list[Document] = [
+    pipeline: list[Document] = [
         {"$match": {"_id": {"$in": list(ids)}}},
         {"$lookup": lookup},
-        {"$project": {"earlier": 1}},
+        {"$project": {"visits": 1}},
     ]
-    rows = await (await db.visits.aggregate(stages)).to_list(None)
-    return {row["_id"]: _state_of(row["earlier"]) for row in rows}
+    rows = await (await db.visits.aggregate(pipeline)).to_list(None)
+    return {row["_id"]: row["visits"] for row in rows}
+
+
+async def before(db: Database, ids: Sequence[ObjectId]) -> dict[ObjectId, PageState]:
+    """Return for each event its page before the event, as the preceding visit left it."""
+    stages: list[Document] = [
+        {"$match": {"$expr": {"$lt": ["$at", "$$at"]}}},
+        {"$sort": {"at": -1}},
+        {"$match": OF_SPIDER},
+        {"$limit": 1},
+        {"$project": {"_id": 0, "content_hash": 1, "outcome": 1}},
+    ]
+    earlier = await _of_same_urls(db, ids, stages)
+    return {id_: _state_of(rows) for id_, rows in earlier.items()}
 
 
 def _state_of(rows: Sequence[Document]) -> PageState:

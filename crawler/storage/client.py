@@ -502,8 +502,11 @@ def in_batches(values: Sequence[Result], size: int) -> Iterator[list[Result]]:
         yield list(values[start : start + size])
 
 
-async def in_batches_by_size(
-    documents: AsyncIterable[Item], size_of: Callable[[Item], int], count: int, size: int
+async def in_async_batches(
+    documents: AsyncIterable[Item],
+    count: int,
+    size_of: Callable[[Item], int] = lambda _: 0,
+    size: int = 1,
 ) -> AsyncIterator[list[Item]]:
     """Yield `documents` in lists of at most `count`, or until their sizes reach `size`."""
     batch: list[Item] = []

@@ -20,6 +20,7 @@ from pymongo import ReplaceOne
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, read_page
+from crawler.storage.posts import count_copies
 
 MAX_DAYS = 60
 MAX_READ = 300
@@ -193,9 +194,7 @@ async def _copies(
     rows: dict[str, list[Document]] = {}
     async for row in db.posts.find(query, dict.fromkeys(FIELDS, 1)).limit(MAX_COPIES):
         rows.setdefault(row["duplicate_of"], []).append(row)
-    stages = [{"$match": query}, {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}}]
-    counts = {row["_id"]: row["copies"] async for row in await db.posts.aggregate(stages)}
-    return rows, counts
+    return rows, await count_copies(db, originals)
 
 
 async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:

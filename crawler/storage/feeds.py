@@ -35,9 +35,8 @@ from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key
 from crawler.storage.posts import (
     store_versions,
+    update_of,
     with_field,
-    with_field_names,
-    with_words_and_verdict,
 )
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical, item_key
@@ -440,27 +439,18 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
 
 
 def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:
-    target, at, content = visit.fetched.target, visit.fetched.at, post.content
+    target, content = visit.fetched.target, post.content
     current: Document = {
         "feed": target.url,
         "url": post.url,
         "title": content.get("title"),
         "text": content.get("main_text"),
-        "fields": {name: value for name, value in content.items() if name != "main_text"},
         "categories": list(target.categories),
         "published": post.published,
         "content_hash": post.content_hash,
-        "changed_at": at,
-        "visit": visit.id,
-        "fence": target.fence,
     }
-    constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
-    update = with_field_names({"$set": current, "$setOnInsert": constant}, visit.fetched)
-    update = with_words_and_verdict(update, current, verdicts.get(key))
-    update = with_field(update, "item", visit.items.get(key))
-    update = with_field(update, "link", visit.links.get(key))
-    query = {"_id": key} | leases.unless_passed(target.fence)
-    return UpdateOne(query, update, upsert=True)
+    query, update = update_of(visit, key, content, current, {"guid": post.id}, verdicts)
+    return UpdateOne(query, with_field(update, "link", visit.links.get(key)), upsert=True)
 
 
 async def of_key(db: Database, key: str) -> Document:

@@ -32,7 +32,7 @@ from typing import cast
 from pymongo import ASCENDING, DESCENDING, UpdateMany, UpdateOne
 from typing_extensions import TypedDict
 
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, in_async_batches
 from crawler.storage.paging import Key, read_page
 
 # Prefix of the names of the leases on channels.
@@ -209,17 +209,10 @@ async def insert(db: Database, messages: Sequence[Document], now: datetime) -> i
     return inserted
 
 
-async def unconfirmed(db: Database) -> AsyncIterator[list[Document]]:
+def unconfirmed(db: Database) -> AsyncIterator[list[Document]]:
     """Yield the unconfirmed messages in order, in batches, without their data."""
     cursor = db.outbox.find({"state": str(State.UNCONFIRMED)}, {"data": 0}).sort(ORDER)
-    batch: list[Document] = []
-    async for row in cursor:
-        batch.append(row)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    return in_async_batches(cursor, BATCH)
 
 
 async def record_confirmed(db: Database, ids: Sequence[str], due_at: datetime) -> None:

@@ -17,7 +17,7 @@ from pymongo import DESCENDING, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.config import Config
-from crawler.dedup.posts import Verdict, Verdicts
+from crawler.dedup.posts import Verdicts
 from crawler.extract.plain_text import as_texts, fields_of_post
 from crawler.items import CAPS_SEPARATOR, Fetched, Kind, Outcome, Target, Visit
 from crawler.search import search_words
@@ -101,6 +101,15 @@ async def contents(db: Database, targets: Iterable[Target]) -> dict[str, Documen
     return {keys[row["_id"]]: row["content"] async for row in cursor}
 
 
+async def count_copies(db: Database, originals: list[str]) -> dict[str, int]:
+    """Return the numbers of copies by original, without originals that have none."""
+    stages: list[Document] = [
+        {"$match": {"duplicate_of": {"$in": originals}}},
+        {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}},
+    ]
+    return {row["_id"]: row["copies"] async for row in await db.posts.aggregate(stages)}
+
+
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:
     """Return all versions of a target, oldest first."""
     return await db.versions.find({"target": url, "spider": spider}).sort("at").to_list(None)
@@ -134,22 +143,7 @@ def words_of(post: Document) -> str | None:
 
 def with_words(update: Document, post: Document) -> Document:
     """Add to an update the `words` of the updated post."""
-    words = words_of(post)
-    name, value = ("$set", words) if words else ("$unset", "")
-    return update | {name: update.get(name, {}) | {"words": value}}
-
-
-def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:
-    """Add to an update the search words of the updated post, and its verdict."""
-    return with_verdict(with_words(update, post), verdict)
-
-
-def with_field_names(update: Document, fetched: Fetched) -> Document:
-    """Add to an update the names of fields to compare, and of fields with HTML, if any."""
-    names = {"compare": fetched.compared, "markup": fetched.markup or None}
-    for name, fields in names.items():
-        update = with_field(update, name, None if fields is None else list(fields))
-    return update
+    return with_field(update, "words", words_of(post) or None)
 
 
 def with_field(update: Document, name: str, value: Any) -> Document:
@@ -174,7 +168,7 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
     updates = [
         _page_of_post(item, stored, verdicts)
         if item.fetched.target.post
-        else _update_of(item, categories.get(item.fetched.target.key, []), verdicts)
+        else _update_of_page(item, categories.get(item.fetched.target.key, []), verdicts)
         for item in items
     ]
     await leases.write_unless_passed(db.posts, updates)
@@ -195,28 +189,46 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     if item := visit.items.get(key):
         current["item"] = item
     query = {"_id": key} | leases.unless_passed(fetched.target.fence, "page.fence")
-    return UpdateOne(query, with_words_and_verdict({"$set": current}, post, verdicts.get(key)))
+    return UpdateOne(query, with_verdict(with_words({"$set": current}, post), verdicts.get(key)))
 
 
-def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
+def _update_of_page(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
     fetched, target, content = visit.fetched, visit.fetched.target, visit.fetched.content or {}
     texts = as_texts(content, fetched.markup)
     current: Document = {
-        "fields": {name: value for name, value in content.items() if name != "main_text"},
         "title": texts.get("title"),
         "text": texts.get("main_text"),
         "categories": categories,
         "content_hash": fetched.content_hash,
+    }
+    query, update = update_of(visit, target.key, content, current, {"url": target.url}, verdicts)
+    return UpdateOne(query, update, upsert=True)
+
+
+def update_of(
+    visit: Visit, key: str, content: Document, current: Document, constant: Document,
+    verdicts: Verdicts,
+) -> tuple[Document, Document]:  # fmt: skip
+    """Return the query and the update of a post that a visit saw.
+
+    current, constant: fields of the post in addition to those of every post; the constant ones are
+                       set only if the post is new
+    """
+    fetched, target = visit.fetched, visit.fetched.target
+    current = current | {
+        "fields": {name: value for name, value in content.items() if name != "main_text"},
         "changed_at": fetched.at,
         "visit": visit.id,
         "fence": target.fence,
     }
-    constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    update = with_field_names({"$set": current, "$setOnInsert": constant}, fetched)
-    update = with_words_and_verdict(update, update["$set"], verdicts.get(target.key))
-    update = with_field(update, "item", visit.items.get(target.key))
-    query = {"_id": target.key} | leases.unless_passed(target.fence)
-    return UpdateOne(query, update, upsert=True)
+    constant = constant | {"spider": target.spider, "first_seen": fetched.at}
+    update = {"$set": current, "$setOnInsert": constant}
+    # Names of fields to compare, and of fields with HTML, if any.
+    for name, fields in (("compare", fetched.compared), ("markup", fetched.markup or None)):
+        update = with_field(update, name, None if fields is None else list(fields))
+    update = with_verdict(with_words(update, update["$set"]), verdicts.get(key))
+    update = with_field(update, "item", visit.items.get(key))
+    return {"_id": key} | leases.unless_passed(target.fence), update
 
 
 async def field_coverage(

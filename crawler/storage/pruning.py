@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.storage import alarms, feeds, outbox, runs, sampling_phases
-from crawler.storage.client import Database, Document, in_batches_by_size
+from crawler.storage.client import Database, Document, in_async_batches
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
@@ -239,7 +239,7 @@ async def prune_versions(db: Database, deletion: VersionDeletion, spider: str, k
         {"$match": {"n": {"$gt": keep}}},
     ]
     groups = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=BATCH)
-    async for batch in in_batches_by_size(groups, lambda group: int(group["n"]), BATCH, MAX_IDS):
+    async for batch in in_async_batches(groups, BATCH, lambda group: int(group["n"]), MAX_IDS):
         names = [group["_id"] for group in batch]
         current = await current_versions(db, {f"{spider} {name}" for name in names})
         old: list[str] = []

@@ -29,7 +29,7 @@ from crawler.storage.client import (
     Database,
     Document,
     check_reachable,
-    in_batches_by_size,
+    in_async_batches,
     in_short,
     open_client,
     with_database,
@@ -147,8 +147,8 @@ async def documents(db: Database, name: str) -> AsyncIterator[list[bytes]]:
     raw = db[name].with_options(codec_options=RAW)
     cursor = raw.find({}, batch_size=BATCH).sort("$natural", 1)
     try:
-        async for batch in in_batches_by_size(
-            cursor, lambda document: len(document.raw), BATCH, BATCH_BYTES
+        async for batch in in_async_batches(
+            cursor, BATCH, lambda document: len(document.raw), BATCH_BYTES
         ):
             yield [bytes(document.raw) for document in batch]
     except PyMongoError as error:
@@ -334,8 +334,8 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
         into = target[name].with_options(codec_options=RAW)
         raw = source[name].with_options(codec_options=RAW)
         documents = raw.find(_to_copy(name), batch_size=BATCH)
-        async for batch in in_batches_by_size(
-            documents, lambda document: len(document.raw), BATCH, BATCH_BYTES
+        async for batch in in_async_batches(
+            documents, BATCH, lambda document: len(document.raw), BATCH_BYTES
         ):
             say(f"copying {name}: {counts[name]:,} of {total:,}")
             await into.insert_many(batch, ordered=False)

@@ -23,7 +23,7 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from crawler.storage.client import Database, Document, insert_new
+from crawler.storage.client import Database, Document, in_async_batches, insert_new
 from crawler.storage.targets import ALIVE
 
 Push = Mapping[str, Any]  # `push` of a document in `feeds`
@@ -136,15 +136,10 @@ async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncI
             {"$expr": {"$ne": ["$push.topic", {"$ifNull": ["$topic", "$url"]}]}},
         ],
     }
-    batch: list[Document] = []
-    async for row in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_request_at"):
-        batch.append(row)
-        if len(batch) == BATCH:
-            for feed in await _watched(db, batch):
-                yield feed
-            batch = []
-    for feed in await _watched(db, batch):
-        yield feed
+    rows = db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_request_at")
+    async for batch in in_async_batches(rows, BATCH):
+        for feed in await _watched(db, batch):
+            yield feed
 
 
 async def _watched(db: Database, batch: list[Document]) -> list[Feed]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
-from scrapy.utils.conf import arglist_to_dict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_arguments
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count
@@ -51,11 +50,7 @@ class Command(FreshetCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Parse the spider arguments."""
         super().process_options(args, opts)
-        try:
-            opts.spargs = arglist_to_dict(opts.spargs)
-        except ValueError:
-            problem = "invalid -a value. Use -a NAME=VALUE"
-            raise UsageError(problem, print_help=False) from None
+        opts.spargs = spider_arguments(opts.spargs)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Load the definition, fetch the URLs, and print the extracted data and problems."""

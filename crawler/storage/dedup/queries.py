@@ -19,6 +19,7 @@ from crawler.storage.dedup import candidates, signatures
 from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
 from crawler.storage.paging import Key, later, read_page
+from crawler.storage.posts import count_copies
 from crawler.utils.urls import item_key
 
 BATCH = 1000
@@ -316,7 +317,7 @@ async def newest_clusters(db: Database, limit: int, after: Key | None = None) ->
     last = after
     for _ in range(MAX_ROUNDS):
         found = await read_page(db.clusters, {}, BY_NEWEST, limit, last, {"post": 1})
-        copies = await _copies_of(db, (row["post"] for row in found.rows))
+        copies = await count_copies(db, [row["post"] for row in found.rows])
         rows += [
             {"_id": row["_id"], "copies": copies[row["post"]]}
             for row in found.rows
@@ -355,12 +356,3 @@ async def largest_clusters(db: Database, limit: int, after: Key | None = None) -
         if row["_id"] in clusters
     ]
     return ClusterPage(await described(db, named), last)
-
-
-async def _copies_of(db: Database, originals: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of copies by original, without originals that have none."""
-    stages: list[Document] = [
-        {"$match": {"duplicate_of": {"$in": list(originals)}}},
-        {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}},
-    ]
-    return {row["_id"]: row["copies"] async for row in await db.posts.aggregate(stages)}

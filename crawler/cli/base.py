@@ -71,6 +71,7 @@ class FreshetCommand(ScrapyCommand):
 
     arguments: names of the positional arguments. Optional ones are in brackets; a last one that
                contains `…` takes any number of values.
+    summary:   description for `scrapy -h`
     """
 
     requires_project = True
@@ -78,7 +79,12 @@ class FreshetCommand(ScrapyCommand):
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
 
     arguments: ClassVar[tuple[str, ...]] = ()
+    summary: ClassVar[str]
     example: ClassVar[str]
+
+    def short_desc(self) -> str:
+        """Return the description for `scrapy -h`."""
+        return self.summary
 
     def syntax(self) -> str:
         """Return the part of the usage line after the command's name."""

@@ -11,6 +11,7 @@ from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 class Command(ActionsCommand):
     """List, check and export the responses that sites with `archive = true` keep."""
 
+    summary = "List, check and export archived responses"
     example = "scrapy archive list"
     actions: ClassVar[Mapping[str, Action]] = {
         "list": Action("List the files of archives", "scrapy archive list shop"),
@@ -23,10 +24,6 @@ class Command(ActionsCommand):
         ),
     }
     default_action = "list"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "List, check and export archived responses"
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""

@@ -38,11 +38,8 @@ class Command(FreshetCommand):
     """Write a backup of the whole database to one file, and check it."""
 
     arguments = ("FILE",)
+    summary = "Write a backup of the whole database to one file, and check it"
     example = "scrapy backup freshet-2026-03-01.zip"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Write a backup of the whole database to one file, and check it"
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Write the backup, and print what it contains."""

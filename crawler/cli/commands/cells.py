@@ -21,11 +21,8 @@ class Command(FreshetCommand):
     """List cells, and refresh ratios by group."""
 
     arguments = ("[SPIDER]",)
+    summary = "List cells with period, age, refresh ratio and error; show ratios by group"
     example = "scrapy cells market --json"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "List cells with period, age, refresh ratio and error; show ratios by group"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `--errors` option."""

@@ -23,11 +23,8 @@ class Command(FreshetCommand):
     """List the newest entries of the change log."""
 
     arguments = ("[NAME]",)
+    summary = "List changed, new and removed pages, newest first"
     example = "scrapy changes books --since 1d"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "List changed, new and removed pages, newest first"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select changes and limit their number."""

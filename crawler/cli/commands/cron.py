@@ -49,11 +49,8 @@ class Command(FreshetCommand):
     """Print lines for a crontab, or a systemd unit."""
 
     arguments = ("[NAME|FILE.toml|FOLDER/…]",)
+    summary = "Print crontab lines that crawl, notify, replan and prune, or a systemd unit"
     example = "(crontab -l; scrapy cron books shop.toml) | crontab -"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Print crontab lines that crawl, notify, replan and prune, or a systemd unit"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of systemd units."""

@@ -32,11 +32,8 @@ class Command(ActionsCommand):
             "scrapy dashboards build templates --out /srv/www/cells",
         ),
     }
+    summary = "Build dashboards made of cells"
     example = "scrapy dashboards build templates --out /srv/www/cells"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Build dashboards made of cells"
 
     def functions(self, action: str) -> Functions:
         """Return the functions of an action."""

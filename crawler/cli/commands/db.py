@@ -59,13 +59,8 @@ class Command(FreshetCommand):
     """Start, stop or show the embedded server, or copy the database."""
 
     arguments = ("start|stop|status|uri|copy", "[TO_URI]")
+    summary = "Start, stop or show the embedded MongoDB server; copy the database to another server"
     example = "mongosh $(scrapy db uri)"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return (
-            "Start, stop or show the embedded MongoDB server; copy the database to another server"
-        )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the action and print its result."""

@@ -41,11 +41,8 @@ class Command(ActionsCommand):
         ),
     }
     default_action = "list"
+    summary = "List, retry or discard dead letters: pages that repeatedly crashed workers"
     example = "scrapy deadletters list"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "List, retry or discard dead letters: pages that repeatedly crashed workers"
 
     def functions(self, action: str) -> Functions:
         """Return the functions of an action."""

@@ -16,11 +16,8 @@ STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
 class Command(FreshetCommand):
     """Check the settings, servers, sites and data that Freshet needs."""
 
+    summary = "Check settings, servers, sites and data, and suggest fixes"
     example = "scrapy doctor --spider books --spider shop.toml"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Check settings, servers, sites and data, and suggest fixes"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select and extend the checks."""

@@ -34,11 +34,8 @@ class Command(ActionsCommand):
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
         ),
     }
+    summary = "List, explain or rebuild near-duplicates, or check a file of texts"
     example = "scrapy duplicates"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "List, explain or rebuild near-duplicates, or check a file of texts"
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""

@@ -26,11 +26,8 @@ class Command(FreshetCommand):
     """Explain the schedule of one URL."""
 
     arguments = ("URL",)
+    summary = "Show a page's change rate and history, and explain its schedule"
     example = "scrapy explain https://books.toscrape.com/"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Show a page's change rate and history, and explain its schedule"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `--spider` option."""

@@ -30,11 +30,8 @@ class Command(FreshetCommand):
     """Export tables to a folder or an object store; later exports add what is new."""
 
     arguments = ("|".join((*TABLE_NAMES, ALL)), "FOLDER_OR_URL")
+    summary = "Export visits, contents, posts and states to Parquet, JSON Lines or CSV"
     example = "scrapy export visits freshet-export"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Export visits, contents, posts and states to Parquet, JSON Lines or CSV"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the format, and options that select rows."""

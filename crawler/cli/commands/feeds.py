@@ -36,11 +36,8 @@ class Command(ActionsCommand):
             "scrapy feeds push --callback https://public.example/push",
         ),
     }
+    summary = "Import, add, export, list or remove feeds; receive updates from WebSub hubs"
     example = "scrapy feeds import subscriptions.opml"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Import, add, export, list or remove feeds; receive updates from WebSub hubs"
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""

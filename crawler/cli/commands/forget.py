@@ -26,11 +26,8 @@ class Command(FreshetCommand):
     """Delete targets, visits, versions and items. This cannot be undone."""
 
     arguments = ("URL|NAME",)
+    summary = "Delete all data of a URL, or of a spider, from the database"
     example = "scrapy forget oldshop --yes"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Delete all data of a URL, or of a spider, from the database"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--yes` and `--dry-run`."""

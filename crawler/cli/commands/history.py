@@ -25,11 +25,8 @@ class Command(FreshetCommand):
     """Show visits and versions of a URL, or the difference between two versions."""
 
     arguments = ("URL",)
+    summary = "Show visits and versions of a URL, or the difference between two versions"
     example = "scrapy history https://books.toscrape.com/ --diff 1 2"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Show visits and versions of a URL, or the difference between two versions"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--diff`, and options that select the target and its visits."""

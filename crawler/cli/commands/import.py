@@ -86,11 +86,8 @@ class Command(FreshetCommand):
     """Import the watches of other programs as sites, cells and feeds."""
 
     arguments = ("FILE",)
+    summary = "Import the watches of changedetection.io, urlwatch or webchanges"
     example = "scrapy import url-watches.json --dry-run"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Import the watches of changedetection.io, urlwatch or webchanges"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for where to store the site definitions."""

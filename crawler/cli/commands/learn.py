@@ -43,11 +43,8 @@ class Command(FreshetCommand):
     """Start a sampling phase, show its progress, or end it."""
 
     arguments = ("NAME",)
+    summary = "Poll a sample of pages at short intervals to measure when they change"
     example = "scrapy learn shop --weeks 3 --every 20m --budget 720/day"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Poll a sample of pages at short intervals to measure when they change"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the length, interval, sample and budget of the phase, and `--stop`."""

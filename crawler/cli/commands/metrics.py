@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 class Command(FreshetCommand):
     """Print the metrics of the database, or write them to a file; `scrapy web` serves them."""
 
+    summary = "Export Prometheus metrics on targets, plans, crawl runs and posts"
     example = "scrapy metrics --out /var/lib/node_exporter/textfile/freshet-database.prom"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Export Prometheus metrics on targets, plans, crawl runs and posts"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the output file."""

@@ -32,11 +32,8 @@ class Command(ActionsCommand):
             "Send dead letters again with the next delivery", "scrapy notify retry --all"
         ),
     }
+    summary = "Deliver, test and preview notifications about changes, or retry dead letters"
     example = "scrapy notify deliver"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Deliver, test and preview notifications about changes, or retry dead letters"
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""

@@ -30,11 +30,8 @@ class Command(FreshetCommand):
     """Show the current plan, or the changes found."""
 
     arguments = ("[NAME]",)
+    summary = "Show frequency classes, timetable, load and expected freshness of the current plan"
     example = "scrapy plan books --calendar books.png"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Show frequency classes, timetable, load and expected freshness of the current plan"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of `--changes`, and the chart."""

@@ -30,11 +30,8 @@ SHARED_PARTS = {
 class Command(FreshetCommand):
     """Delete data that is too old or exceeds the limits, and aggregate old visits by day."""
 
+    summary = "Delete old versions, runs and plans, and replace old visits with daily aggregates"
     example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Delete old versions, runs and plans, and replace old visits with daily aggregates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for how much data to keep, and of which spiders."""

@@ -20,11 +20,8 @@ class Command(ActionsCommand):
             "scrapy refresh run --replan 12h",
         ),
     }
+    summary = "Keep all sites fresh by their plans, as a service instead of cron jobs"
     example = "scrapy refresh run"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Keep all sites fresh by their plans, as a service instead of cron jobs"
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of the action."""

@@ -26,11 +26,8 @@ LOCAL = "local"
 class Command(FreshetCommand):
     """Make a new plan for all targets, or for those of some spiders."""
 
+    summary = "Plan when to visit each target, based on its change history"
     example = "scrapy replan --budget 265/day --dry-run"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Plan when to visit each target, based on its change history"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of the plan.

@@ -16,11 +16,8 @@ class Command(FreshetCommand):
     """Extract the archived responses of a site again, and restate the histories of its items."""
 
     arguments = ("NAME",)
+    summary = "Extract archived responses with the current site definition, without requests"
     example = "scrapy reread shop --since 2026-01-01"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Extract archived responses with the current site definition, without requests"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--since`."""

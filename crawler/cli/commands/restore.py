@@ -36,11 +36,8 @@ class Command(FreshetCommand):
     """Restore a backup, completely or not at all."""
 
     arguments = ("FILE",)
+    summary = "Restore a backup into an empty database, or in place of the current data"
     example = "scrapy restore freshet-2026-03-01.zip"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Restore a backup into an empty database, or in place of the current data"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--replace` and `--yes`."""

@@ -40,11 +40,8 @@ class Command(FreshetCommand):
     """List posts with some words, best match first, or the newest posts."""
 
     arguments = ("[WORD…]",)
+    summary = "Find posts by words, or list the newest posts (--since), without near-duplicates"
     example = 'scrapy search "virtual world" game --since 30d'
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Find posts by words, or list the newest posts (--since), without near-duplicates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select posts and limit their number."""

@@ -23,13 +23,8 @@ class Command(FreshetCommand):
     """List the open alarms of silent targets and broken pages, or check for silence now."""
 
     arguments = ("[NAME]",)
+    summary = "List targets that have not changed for longer than they usually do, and broken pages"
     example = "scrapy silence books --check"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return (
-            "List targets that have not changed for longer than they usually do, and broken pages"
-        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--check` and `--limit`."""

@@ -42,11 +42,8 @@ class Command(FreshetCommand):
     """Simulate policies on recorded changes or posts, or under overload."""
 
     arguments = ("|".join(KINDS), "[FILE.toml]")
+    summary = "Simulate policies on recorded data, on your own history, or under overload"
     example = EXAMPLES
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Simulate policies on recorded data, on your own history, or under overload"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the policies, input files, budgets and output files."""

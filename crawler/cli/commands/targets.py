@@ -34,11 +34,8 @@ class Command(ActionsCommand):
         ),
     }
     default_action = "list"
+    summary = "Count or list targets; recheck, mute and limit the visits of single targets"
     example = "scrapy targets books --json"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Count or list targets; recheck, mute and limit the visits of single targets"
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run an action; a first argument that is not an action is the spider to list."""

@@ -55,11 +55,8 @@ class Command(ActionsCommand):
         f"{TOKEN} list": Action("List the API tokens", "scrapy web token list"),
         f"{TOKEN} revoke": Action("Revoke an API token", "scrapy web token revoke 3f9a1c2b4d5e"),
     }
+    summary = "Serve the web app: sites, targets and changes in a browser, and a JSON API"
     example = "scrapy web --port 8787"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Serve the web app: sites, targets and changes in a browser, and a JSON API"
 
     def syntax(self) -> str:
         """Return the part of the usage line after the command's name."""

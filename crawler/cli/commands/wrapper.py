@@ -33,11 +33,8 @@ class Command(FreshetCommand):
     """Check a site definition before the first crawl."""
 
     arguments = ("check", "FILE|NAME", "[URL…]")
+    summary = "Check a site definition: show matching patterns and extracted fields of URLs"
     example = "scrapy wrapper check books https://books.toscrape.com/"
-
-    def short_desc(self) -> str:
-        """Return the description for `scrapy -h`."""
-        return "Check a site definition: show matching patterns and extracted fields of URLs"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `-a` option."""

@@ -25,7 +25,7 @@ from pydantic_settings import (
 )
 
 from crawler.errors import ConfigError, first_problem, most_similar, suggestion
-from crawler.utils.time import per_day, per_hour
+from crawler.utils.time import Clock, per_day, per_hour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -490,6 +490,11 @@ class Config(BaseSettings):
     def _host_names(cls, value: object) -> object:
         given = value.replace(",", " ").lower().split() if isinstance(value, str) else value
         return tuple(given) if isinstance(given, list) else given
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock of commands and crawls."""
+        return Clock(self.clock_offset_hours)
 
     @classmethod
     def settings_customise_sources(

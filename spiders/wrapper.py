@@ -80,7 +80,6 @@ from crawler.utils.sandbox import (
     time_limit,
 )
 from crawler.utils.text import storable_name
-from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
 
 BYTES_IN_MB = 1024 * 1024
@@ -176,7 +175,7 @@ class WrapperSpider(Spider):
     def configure(self, crawler: Crawler) -> None:
         """Initialize configuration and clock from the crawl's settings."""
         self.config = Config.of(crawler.settings)
-        self.clock = Clock(self.config.clock_offset_hours)
+        self.clock = self.config.clock
         self.wrapper = self.wrapper.completed(self.config)
         self.sandbox = Sandbox(self.config.read_seconds, self.config.read_mb)
 

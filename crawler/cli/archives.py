@@ -18,7 +18,6 @@ from crawler.errors import ConfigError
 from crawler.utils.files import file_errors
 from crawler.utils.terminal import print_line, stdout, working
 from crawler.utils.text import count, megabytes
-from crawler.utils.time import Clock
 
 SUFFIX = ".wacz"
 
@@ -159,7 +158,7 @@ def export_site(config: Config, opts: argparse.Namespace) -> None:
     site, to = _checked(config, opts.site), Path(opts.file)
     if to.suffix != SUFFIX:
         raise ConfigError(f"name of the file: {opts.file!r}. Use a name that ends in {SUFFIX}")
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     with working(config.progress, f"exporting {site}") as progress, file_errors(opts.file):
         done = wacz.export(
             folder_of(config, site), to, site, f"Freshet/{__version__}", now, progress

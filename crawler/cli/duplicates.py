@@ -40,7 +40,6 @@ from crawler.utils.terminal import (
     working,
 )
 from crawler.utils.text import count, listed
-from crawler.utils.time import Clock
 
 Result = TypeVar("Result")
 Progress = Callable[[str], None]
@@ -292,7 +291,7 @@ async def _compare_all(
     db: Database, registry: Registry, config: Config, progress: Progress
 ) -> tuple[int, int]:
     """Compare all posts; return the number of posts, and how many of them have text."""
-    clock, posts, compared = Clock(config.clock_offset_hours), 0, 0
+    clock, posts, compared = config.clock, 0, 0
     total = await db.posts.estimated_document_count()
     progress(f"sorting {count(total, 'post')}")
     if registry.boilerplate is not None:

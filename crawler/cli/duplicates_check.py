@@ -438,7 +438,7 @@ async def _check(
     output: AbstractContextManager[Callable[[str], None]],
 ) -> bool:
     """Compare the texts of the source; returns True when it is done."""
-    clock = Clock(config.clock_offset_hours)
+    clock = config.clock
     with storage_errors():
         async with AsyncExitStack() as stack:
             db = await stack.enter_async_context(opened(config))

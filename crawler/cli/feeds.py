@@ -47,7 +47,6 @@ from crawler.utils.files import atomic_replace
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.terminal import complain, print_line, visible, without_secrets, working
 from crawler.utils.text import count, documents, listed
-from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
 
 SHOWN_REFUSALS = 20
@@ -106,7 +105,7 @@ def run_import(config: Config, opts: argparse.Namespace) -> int:
     """Read the whole list, then store its feeds; return 1 if it has none."""
     with working(config.progress, "reading the list"), _seekable_file(opts.file) as (file, name):
         feed_list = read_list(file, name, config)
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     with working(config.progress, f"storing {count(len(feed_list.feeds), 'feed')}"):
         stored = with_database(
             config, lambda db: subscriptions.add(db, opts.spider, feed_list.feeds, now)
@@ -235,7 +234,7 @@ def _discover_feeds(
     config: Config, opts: argparse.Namespace, pages: list[NewFeed]
 ) -> tuple[list[NewFeed], list[Refused]]:
     """Fetch the URLs; return their feeds, and the URLs that have none."""
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     urls = [page.url for page in pages]
     probed = discover(opts.settings, urls, now, config.read_seconds, every=opts.all)
     feeds: dict[str, NewFeed] = {}
@@ -260,7 +259,7 @@ async def _store_feeds(
     categories = tuple(dict.fromkeys(opts.category))
     rows: list[AddedFeed] = []
     async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         for feed in feeds:
             subscription = Subscription(feed.url, title, None, categories)
             done = await subscriptions.add(db, opts.spider, [subscription], now, singly=True)
@@ -302,7 +301,7 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
     if opts.format == URLS:
         lines: Iterable[str] = (f"{feed.url}\n" for feed in feeds)
     else:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         lines = opml.written(feeds, f"Feeds of {opts.spider}", now)
     if opts.file == STANDARD:
         sys.stdout.writelines(map(visible, lines))
@@ -348,7 +347,7 @@ async def _remove(
     config: Config, opts: argparse.Namespace, *, delete: bool
 ) -> tuple[list[str], dict[str, int]]:
     async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         report = await remove_feeds(db, config, opts.spider, opts.urls, now, delete=delete)
         return report["urls"], report["removed"]
 

@@ -21,7 +21,7 @@ from crawler.storage import feeds as subscriptions
 from crawler.storage.client import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout
 from crawler.utils.text import amount, count, span
-from crawler.utils.time import NEVER, Clock
+from crawler.utils.time import NEVER
 
 DEFAULT_LIMIT = 1000
 # A terminal with at least this many columns shows the URL in its own column.
@@ -53,7 +53,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
 
 async def _list(config: Config, opts: argparse.Namespace) -> None:
     async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         if opts.urls:
             urls = await owned(db, config, opts.spider, opts.urls)
             query = subscriptions.of_urls(opts.spider, urls)

@@ -24,7 +24,6 @@ from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry, Store
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
-from crawler.utils.time import Clock
 
 NAME = "notify"
 DEFAULT_LAST, MAX_LAST = 20, 1000
@@ -80,7 +79,7 @@ async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
         store = await Store.open(config)
         try:
             patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-            now = Clock(config.clock_offset_hours).now
+            now = config.clock.now
             report, problems = await rounds.run_round(store.db, config, patience, now)
         finally:
             await store.close()
@@ -97,7 +96,7 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     sums = rounds.no_deliveries()
     store = await Store.open(config)
     patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-    deliveries = rounds.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
+    deliveries = rounds.Rounds(store.db, config, patience, config.clock.now)
     logged, problems = "", list[str]()
     with suppress(FreshetError):
         rules = await patience.read(lambda: RuleSet.read(store.db, config.notify_file))
@@ -203,7 +202,7 @@ def test_options(parser: argparse.ArgumentParser) -> None:
 
 def run_test(config: Config, opts: argparse.Namespace) -> int:
     """Send a test message; return 1 if the channel did not accept it."""
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     with working(config.progress, f"sending to {opts.channel}"):
         report = asyncio.run(rounds.send_test(config, opts.channel, now))
     if opts.json:
@@ -232,7 +231,7 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
     """Print the messages that past events would cause, newest first."""
     if opts.last > MAX_LAST:
         raise ConfigError(f"--last: {opts.last} is more than {MAX_LAST:,}")
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
 
     async def read(db: Database) -> tuple[RuleSet, list[str], list[PreviewedMessage]]:
         rules = await RuleSet.read(db, config.notify_file)
@@ -318,7 +317,7 @@ def run_retry(config: Config, opts: argparse.Namespace) -> int:
         )
     if opts.channel is not None and not opts.all:
         raise ConfigError("--channel needs --all")
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     ids = opts.ids or None
     n = with_database(config, lambda db: outbox.retry(db, now, ids, opts.channel))
     if opts.json:

@@ -14,7 +14,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, printable, stdout
 from crawler.utils.text import count, megabytes, period
-from crawler.utils.time import NEVER, Clock, hours
+from crawler.utils.time import NEVER, hours
 
 if TYPE_CHECKING:
     from crawler.reports.target import IntervalLimits, TargetReport
@@ -72,7 +72,7 @@ def _print_counts(config: Config, opts: argparse.Namespace) -> None:
 
     from crawler.storage import target_queries, targets
 
-    now = Clock(config.clock_offset_hours).now
+    now = config.clock.now
 
     async def read(db: Database) -> TargetCounts:
         counts = await target_queries.summary(db, opts.spider, now())
@@ -108,7 +108,7 @@ def _print_counts(config: Config, opts: argparse.Namespace) -> None:
 def _print_list(config: Config, opts: argparse.Namespace) -> None:
     from crawler.storage import site_targets, target_queries, targets
 
-    now = Clock(config.clock_offset_hours).now
+    now = config.clock.now
     status = None if opts.state is None else site_targets.TargetStatus(opts.state)
     wanted = site_targets.TargetFilter(status=status, text=opts.match)
 
@@ -194,7 +194,7 @@ def run_recheck(config: Config, opts: argparse.Namespace) -> None:
     from crawler.reports.target import refusal_to_recheck
     from crawler.storage import target_settings
 
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
 
     def refusal(target: Document) -> str | None:
         reason = refusal_to_recheck(target)
@@ -207,7 +207,7 @@ def run_mute(config: Config, opts: argparse.Namespace) -> None:
     """Stop the visits of targets."""
     from crawler.storage import target_settings
 
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     _run(config, opts, lambda db, row: target_settings.mute(db, row["_id"], now))
 
 
@@ -215,7 +215,7 @@ def run_unmute(config: Config, opts: argparse.Namespace) -> None:
     """Make muted targets due; targets that are not muted stay as they are."""
     from crawler.storage import target_settings
 
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     _run(config, opts, lambda db, row: target_settings.unmute(db, row["_id"], now))
 
 
@@ -276,7 +276,7 @@ def _run(
     if opts.json:
         print_json(reports)
     else:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         for report in reports:
             _show(report, now)
 

@@ -6,7 +6,7 @@ import argparse
 import getpass
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from typing_extensions import TypedDict
 
@@ -19,7 +19,6 @@ from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.client import Database
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
-from crawler.utils.time import Clock
 
 # Name in the audit list.
 COMMAND_LINE = "command line"
@@ -152,7 +151,7 @@ def add_user(config: Config, opts: argparse.Namespace) -> None:
     """Add a user."""
     from crawler.web import passwords
 
-    name, now = users.name_of(opts.name), _now(config)
+    name, now = users.name_of(opts.name), config.clock.now()
 
     async def check(db: Database) -> None:
         if await users.find(db, name):
@@ -174,7 +173,7 @@ def set_password(config: Config, opts: argparse.Namespace) -> None:
     """Set a user's password."""
     from crawler.web import passwords
 
-    name, now = users.name_of(opts.name), _now(config)
+    name, now = users.name_of(opts.name), config.clock.now()
 
     async def check(db: Database) -> None:
         if await users.find(db, name) is None:
@@ -193,7 +192,7 @@ def set_password(config: Config, opts: argparse.Namespace) -> None:
 
 def set_role(config: Config, opts: argparse.Namespace) -> None:
     """Change the role of a user."""
-    name, now = users.name_of(opts.name), _now(config)
+    name, now = users.name_of(opts.name), config.clock.now()
 
     async def work(db: Database) -> None:
         await users.set_role(db, name, Role(opts.role))
@@ -205,7 +204,7 @@ def set_role(config: Config, opts: argparse.Namespace) -> None:
 
 def remove_user(config: Config, opts: argparse.Namespace) -> None:
     """Remove a user."""
-    name, now = users.name_of(opts.name), _now(config)
+    name, now = users.name_of(opts.name), config.clock.now()
     confirm(f"user {name} with all sessions and API tokens", opts)
 
     async def work(db: Database) -> None:
@@ -241,7 +240,7 @@ def list_users(config: Config, opts: argparse.Namespace) -> None:
 
 def add_token(config: Config, opts: argparse.Namespace) -> None:
     """Add an API token, and print it."""
-    name, now = users.name_of(opts.name), _now(config)
+    name, now = users.name_of(opts.name), config.clock.now()
     hours = option(units.hours, opts.expires, "--expires")
     expires = None if hours is None else now + timedelta(hours=hours)
     scopes = [Scope.READ] if opts.scope == Scope.READ else list(Scope)
@@ -283,7 +282,7 @@ def list_tokens(config: Config, opts: argparse.Namespace) -> None:
 
 def revoke_token(config: Config, opts: argparse.Namespace) -> None:
     """Revoke an API token."""
-    now = _now(config)
+    now = config.clock.now()
 
     async def work(db: Database) -> Token:
         token = await credentials.revoke_token(db, opts.id)
@@ -329,10 +328,6 @@ def _password(opts: argparse.Namespace) -> str:
     if getpass.getpass("Again: ") != first:
         raise ConfigError("the passwords differ; nothing was changed")
     return first
-
-
-def _now(config: Config) -> datetime:
-    return Clock(config.clock_offset_hours).now()
 
 
 def _report(

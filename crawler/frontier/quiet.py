@@ -36,7 +36,6 @@ from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.targets import RemainingTargets
 from crawler.utils.terminal import guard_logs
 from crawler.utils.text import is_spider_name
-from crawler.utils.time import Clock
 
 DIGEST_BYTES = 16
 # Packages of the project whose code a run executes.
@@ -151,7 +150,7 @@ async def record_quiet_run(
         return None
     if last.digest != digest_of_inputs(config, modules, last.keys, last.file):
         return None
-    started = Clock(config.clock_offset_hours).now()
+    started = config.clock.now()
     if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
         return None
     remaining = await runs.remaining(db, spider, started)
@@ -160,7 +159,7 @@ async def record_quiet_run(
     lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))
     await lease.take(busy)
     try:
-        finished = Clock(config.clock_offset_hours).now()
+        finished = config.clock.now()
         await runs.record_quiet(db, spider, started, finished, remaining)
     finally:
         await lease.release()

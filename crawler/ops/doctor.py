@@ -44,7 +44,6 @@ from crawler.ops.findings import Check, Finding, failed, ok, warning
 from crawler.ops.jobs import StoredSites, read_stored_sites
 from crawler.storage import health
 from crawler.utils.process import Say
-from crawler.utils.time import Clock
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 # Packages that a crawl imports; installed packages of the same name could shadow them.
@@ -126,7 +125,7 @@ class Examination:
 
     async def _check_database(self, config: Config, sites: Sequence[Site]) -> None:
         self.say("checking MongoDB")
-        now = Clock(config.clock_offset_hours).now
+        now = config.clock.now
         try:
             async with health.reached(config) as db:
                 started = now()

@@ -56,7 +56,6 @@ from crawler.storage import change_events, due, leases, outbox, sites
 from crawler.storage.client import MongoRetry, Store
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -324,7 +323,7 @@ class Service:
         self.jobs = {job.word: job for job in jobs}
         self.states = {word: SpiderState() for word in self.jobs}
         self.report = Report(self.jobs)
-        self.clock = Clock(store.config.clock_offset_hours)
+        self.clock = store.config.clock
         self.running: dict[str, Run] = {}
         self._names: dict[str, str] = {}
         self._patience = MongoRetry(0, store.revive)

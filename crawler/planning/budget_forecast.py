@@ -48,7 +48,6 @@ from crawler.storage import plans, targets
 from crawler.storage.client import Database
 from crawler.utils.process import Say
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Plan
@@ -101,7 +100,7 @@ async def _read(
 ) -> tuple[Part, Gathered, float | None, datetime]:
     """Return all targets of a kind, their current budget if it is bounded, and the time."""
     say(f"reading {kind}")
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     request = request_of(kind, None, objective, dry_run=True)
     (part,) = parts_of(request, stored, of_feeds, config)
@@ -245,7 +244,7 @@ async def _planned(
 
 async def plans_in_effect(db: Database, config: Config, kind: str) -> list[str]:
     """Return the ids of the latest plans of all spiders of a kind, without duplicates."""
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     of_feeds = set(await targets.feed_spiders(db))
     stored = await targets.spiders(db)
     names = [name for name in stored if (name in of_feeds) == (kind == FEEDS)]

@@ -52,7 +52,7 @@ from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE
 from crawler.utils.process import Say, return_large_blocks
 from crawler.utils.text import amount, period, rounded_up
-from crawler.utils.time import EPOCH, Clock
+from crawler.utils.time import EPOCH
 from schedules import calendar
 from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, draft, plan, sampled
 from schedules.compiled import parts
@@ -334,7 +334,7 @@ async def replan_parts(
     watch: called with each plan before it is written
     """
     return_large_blocks()
-    clock = Clock(config.clock_offset_hours)
+    clock = config.clock
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(request, stored, of_feeds, config)
     if not requested:
@@ -375,7 +375,7 @@ async def _carry_out(
     dry_run: bool,
 ) -> ReplanReport:
     """Make and write the plan of one part."""
-    now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
+    now, feeds = config.clock.now(), task.part.kind == FEEDS
     say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
     began = time.perf_counter()
     make = replanned_feeds if feeds else replanned

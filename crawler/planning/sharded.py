@@ -65,7 +65,6 @@ from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.process import Say
-from crawler.utils.time import Clock
 from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
 from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
@@ -254,7 +253,7 @@ async def replan_in_shards(
     """
     if request.shared:
         raise ConfigError("--shared-budget needs all targets in one process. Use --engine local")
-    clock = Clock(config.clock_offset_hours)
+    clock = config.clock
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     reports = []
     for part in parts_of(request, stored, of_feeds, config):

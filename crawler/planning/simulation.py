@@ -34,7 +34,6 @@ from crawler.storage import histories, targets
 from crawler.storage.client import opened
 from crawler.utils.process import Say
 from crawler.utils.text import precise
-from crawler.utils.time import Clock
 from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
 
@@ -190,7 +189,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
 
     async def _gathered(self, spider: str) -> Gathered:
         async with opened(self.config) as db:
-            now = Clock(self.config.clock_offset_hours).now()
+            now = self.config.clock.now()
             stored = await targets.spiders(db)
             if spider and spider not in stored:
                 names = ", ".join(stored) or "none. Run scrapy crawl first"
@@ -204,7 +203,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
 
     async def _current_budget(self, spider: str) -> float:
         async with opened(self.config) as db:
-            now, feeds = Clock(self.config.clock_offset_hours).now(), self.kind == FEEDS
+            now, feeds = self.config.clock.now(), self.kind == FEEDS
             stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
             of_kind = [name for name in stored if (name in of_feeds) == feeds]
             names = [spider] if spider else of_kind

@@ -298,7 +298,7 @@ def dead_letters(counts: Mapping[str, int]) -> Metric:
 
 async def read(store: Store) -> list[Metric]:
     """Return all metrics of the database and of queues; raises StorageError."""
-    began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
+    began, now = time.monotonic(), store.config.clock.now()
     figures = await MongoRetry(0, store.revive).read(lambda: stats.read(store.db, now))
     # In a thread: estimates for many spiders take time, and the web app has to answer requests.
     metrics = await asyncio.to_thread(lambda: list(families(figures)))

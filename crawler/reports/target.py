@@ -21,7 +21,6 @@ from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
-from crawler.utils.time import Clock
 from crawler.utils.urls import is_http, target_id, target_key
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ async def forget(db: Database, config: Config, url_or_name: str, *, delete: bool
     from crawler.storage.dedup.index import as_stored
 
     async with as_stored(db, config) as registry:
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         if url_or_name.startswith(CELL):
             counts = await pruning.forget_url(db, registry, url_or_name, now, delete=delete)
         elif is_http(url_or_name):

@@ -30,7 +30,6 @@ from crawler.errors import StorageError
 from crawler.reports.net_changes import Windows
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage.accounts import users
-from crawler.utils.time import Clock
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.commands import Crawls
@@ -291,7 +290,7 @@ async def _record(scope: Scope, status: int) -> None:
     database: WebDatabase = app.state.database
     request = Request(scope)
     action = f"{request.method} {request.url.path}"
-    now: datetime = Clock(database.config.clock_offset_hours).now()
+    now: datetime = database.config.clock.now()
     name = user.name if user else "?"
     try:
         async with database.opened() as store:

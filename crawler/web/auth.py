@@ -26,7 +26,6 @@ from starlette.types import Scope as ASGIScope
 
 from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Role, Scope
-from crawler.utils.time import Clock
 from crawler.web.database import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
 
@@ -140,7 +139,7 @@ async def guard(request: Request) -> None:
 
 async def _user_of(request: Request, token: str | None) -> User | None:
     database: WebDatabase = request.app.state.database
-    now = Clock(database.config.clock_offset_hours).now()
+    now = database.config.clock.now()
     async with database.opened() as store:
         if token is not None:
             if not is_for_programs(request):

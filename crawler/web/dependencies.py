@@ -19,9 +19,10 @@ from fastapi import Depends, HTTPException, Query
 from pydantic import AfterValidator, AwareDatetime
 from starlette.requests import Request
 
+from crawler.config import Config
 from crawler.storage.client import Store
 from crawler.storage.paging import Key
-from crawler.utils.time import NEVER, Clock
+from crawler.utils.time import NEVER
 
 MAX_ROWS, USUAL_ROWS = 200, 50
 MAX_CURSOR_CHARACTERS = 4000
@@ -38,7 +39,8 @@ async def _store(request: Request) -> AsyncIterator[Store]:
 
 
 def _now(request: Request) -> datetime:
-    return Clock(request.app.state.database.config.clock_offset_hours).now()
+    config: Config = request.app.state.database.config
+    return config.clock.now()
 
 
 def _in_utc(value: datetime) -> datetime:

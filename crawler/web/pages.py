@@ -28,7 +28,7 @@ from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError, cause_of
 from crawler.utils.text import amount, count, documents, megabytes, plain, span
-from crawler.utils.time import NEVER, Clock
+from crawler.utils.time import NEVER
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
     CSRF_FIELD,
@@ -262,7 +262,7 @@ def _context(request: Request) -> dict[str, Any]:
     return {
         "request": request,
         "user": getattr(request.state, "user", None),
-        "now": Clock(state.database.config.clock_offset_hours).now(),
+        "now": state.database.config.clock.now(),
         "navigation": state.navigation,
         "area": getattr(request.scope.get("endpoint"), "__module__", "").rpartition(".")[2],
         "path_to": partial(path_to, request),

@@ -33,7 +33,6 @@ from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
 from crawler.storage.sites import Site
 from crawler.utils.process import end_tasks
-from crawler.utils.time import Clock
 from crawler.web.commands import Crawl, Crawls
 
 # Time for which numbers are shown again without computing them, so that a page is consistent.
@@ -186,7 +185,7 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
 async def runs_in_progress(app: FastAPI, store: Store) -> list[RunningSite]:
     """Return the runs in progress on any machine, by name of the site."""
     figures: Figures = app.state.figures
-    now = Clock(store.config.clock_offset_hours).now()
+    now = store.config.clock.now()
     running = await reports.running_names(store.db)
 
     async def of(name: str, since: datetime) -> RunningSite | None:

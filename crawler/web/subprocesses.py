@@ -51,7 +51,6 @@ from crawler.storage.client import Document, opened, server_uri
 from crawler.storage.dedup.labels import Label
 from crawler.utils.process import JobCrashed, JobProcess, end_tasks
 from crawler.utils.sandbox import LimitExceeded, Sandbox
-from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 # The history grows and plans change, so a curve is computed again after this time.
@@ -372,7 +371,7 @@ def _explain(config: Config, key: str) -> Explanation:
         async with opened(config) as db:
             if (target := await find(db, key)) is None:
                 raise ConfigError("target not found: it has been deleted")
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             return await explain_target(db, config, target, now, lambda _: None, MAX_READ)
 
     os.nice(NICENESS)

@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import print_line
 from crawler.utils.text import megabytes
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.exchange.backup import Manifest
@@ -67,6 +66,6 @@ class Command(FreshetCommand):
         from crawler.storage.client import opened
         from crawler.storage.transfer import writers_locked_out
 
-        now = Clock(self.config.clock_offset_hours).now()
+        now = self.config.clock.now()
         async with opened(self.config) as db, writers_locked_out(db, self.config):
             return await write(db, path, now, progress)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, with_database
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import HOUR, amount, count, period, span
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.reports.cells import CellsReport
@@ -37,7 +36,7 @@ class Command(FreshetCommand):
 
         config = self.config
         rows = with_database(config, cells.read)
-        now = Clock(config.clock_offset_hours).now()
+        now = config.clock.now()
         report = cells_report(rows, now, args[0] if args else None, only_errors=opts.errors)
         if opts.json:
             print_json(report)

@@ -11,7 +11,6 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
 from crawler.cli.types import as_time, positive_int, time_or_age, url_part
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.reports.changes import ChangeList
@@ -95,7 +94,7 @@ class Command(FreshetCommand):
 
         config = self.config
         async with opened(config) as db:
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             span = as_time(opts.since, now), as_time(opts.until, now)
             spiders = await spiders_of(db, spider)
             return spiders, await newest_changes(db, spiders, span, opts.match, opts.limit)

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json, with_database
 from crawler.config import Config
 from crawler.utils.terminal import complain, print_line
-from crawler.utils.time import Clock
 
 
 class BuildReport(TypedDict):
@@ -57,7 +56,7 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     folders = sources.places(opts.templates, sources.output_folder(config, opts.out))
     templates = sources.find(folders.templates)
     rows = with_database(config, cells.read)
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     done = build(Cells(rows, now), templates, folders.out)
     for problem in done.problems.values():
         complain("dashboards", problem)

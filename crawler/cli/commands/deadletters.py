@@ -13,7 +13,6 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, shortened, stdout
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 from crawler.utils.urls import canonical, is_http
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
     if bool(opts.urls) == opts.all:
         raise ConfigError("give either the URLs of dead-lettered pages, or --all")
     urls = [canonical(url) if is_http(url) else url for url in opts.urls]
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
 
     async def change(db: Database) -> list[str]:
         keys = await runs.dead_letter_keys(db, opts.spider, None if opts.all else urls)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import stdout, working
 from crawler.utils.text import DAY, NOT_KNOWN, amount, count, span, visit_frequency
-from crawler.utils.time import NEVER, Clock
+from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation, ObservedHistory
@@ -59,7 +59,7 @@ class Command(FreshetCommand):
 
         config = self.config
         async with opened(config) as db:
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             target = await target_of(db, config, url, spider)
             # Slow to import. Unknown URLs are reported before.
             from crawler.planning.explain import explain_target

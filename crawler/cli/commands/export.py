@@ -14,7 +14,6 @@ from crawler.cli.types import as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, without_secrets, working
 from crawler.utils.text import count, megabytes
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.exchange.exports import ExportReport, TableExport
@@ -101,7 +100,7 @@ class Command(FreshetCommand):
             stored = await spiders_of(db, None)
             if unknown := sorted(set(opts.spider or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             request = Request(
                 Format(opts.file_format), opts.gzip, tuple(opts.spider or ()),
                 as_time(opts.since, now), now,

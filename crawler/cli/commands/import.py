@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import print_line, without_secrets
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.exchange.watch_formats import WatchFile
@@ -142,7 +141,7 @@ class Command(FreshetCommand):
         from crawler.storage.client import opened
         from crawler.storage.sites import keys_by_name
 
-        now = Clock(self.config.clock_offset_hours).now()
+        now = self.config.clock.now()
         if opts.out is not None:
             folder = Path(opts.out)
             plan = watches.plan(file, self.config, watches.existing_files(folder))

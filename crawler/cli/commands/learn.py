@@ -22,7 +22,6 @@ from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
 from crawler.utils.text import DAY, count, span
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.planning.sampling_phase import PhaseOptions, PhaseReport, SampledPage
@@ -101,7 +100,7 @@ class Command(FreshetCommand):
         config = self.config
         async with opened(config) as db:
             await spiders_of(db, spider)
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             busy = f"another scrapy learn {spider} is running"
             async with leases.held(db, config, f"learn {spider}", busy):
                 return await self._update_phase(db, spider, options, now, stop=stop)

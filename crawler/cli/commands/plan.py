@@ -14,7 +14,6 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.planning.report import ChangesOverview, PlanOverview
@@ -105,7 +104,7 @@ class Command(FreshetCommand):
         async with opened(config) as db:
             spiders = await spiders_of(db, spider)
             progress("summarizing the plan")
-            overview = await current_plans(db, spiders, Clock(config.clock_offset_hours).now())
+            overview = await current_plans(db, spiders, config.clock.now())
             if calendar is not None:
                 progress("estimating when pages change")
                 await _draw(db, config, overview, calendar)
@@ -120,7 +119,7 @@ class Command(FreshetCommand):
 
         config = self.config
         async with opened(config) as db:
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             since = None if weeks is None else now - timedelta(weeks=weeks)
             rows = await sites.of_spiders(db, await spiders_of(db, spider))
             return await changes_found(db, rows, since, n_urls)
@@ -136,7 +135,7 @@ async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) 
     from schedules.estimation.estimate import estimate
 
     spiders, totals = report["spiders"], report["totals"]
-    now = Clock(config.clock_offset_hours).now()
+    now = config.clock.now()
     gathered = await gathered_of(db, config, now, spiders)
     expected = changes_by_hour(estimate(gathered.population, gathered.histories))
     requests = np.array([report["timetable"][day] for day in DAYS]).ravel()

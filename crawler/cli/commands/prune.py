@@ -11,7 +11,6 @@ from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, megabytes
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.config import Config
@@ -102,7 +101,7 @@ class Command(FreshetCommand):
             stored = sorted({*await targets.spiders(db), *await runs.spiders(db)})
             if unknown := sorted(set(spiders or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
-            now = Clock(config.clock_offset_hours).now()
+            now = config.clock.now()
             return {
                 "dry_run": not delete,
                 "spiders": {

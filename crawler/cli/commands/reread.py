@@ -9,7 +9,6 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_named
 from crawler.cli.types import as_time, time_or_age
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 
 
 class Command(FreshetCommand):
@@ -34,7 +33,7 @@ class Command(FreshetCommand):
 
         assert self.settings is not None
         kind = spider_named(self.settings, args[0])
-        since = as_time(opts.since, Clock(self.config.clock_offset_hours).now())
+        since = as_time(opts.since, self.config.clock.now())
         with working(self.config.progress, f"rereading {args[0]}") as progress:
             report = asyncio.run(reread(self.settings, kind, since, progress))
         # Without any readable response, the reread has failed.

@@ -15,7 +15,6 @@ from crawler.cli.types import as_time, category, positive_int, time_or_age, vali
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain, printable
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,7 +125,7 @@ class Command(FreshetCommand):
         if opts.category:
             source |= feeds.within(opts.category)
         async with opened(config) as db:
-            since = as_time(opts.since, Clock(config.clock_offset_hours).now())
+            since = as_time(opts.since, config.clock.now())
             items = (
                 search.newest(db, query, source, since)
                 if newest and since is not None

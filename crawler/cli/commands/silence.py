@@ -11,7 +11,6 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
 from crawler.cli.types import positive_int
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count, listed
-from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.storage.alarms import AlarmReport
@@ -82,7 +81,7 @@ class Command(FreshetCommand):
                 from crawler.planning.silence import check_silences
 
                 progress(f"checking {listed(spiders)}")
-                now = Clock(config.clock_offset_hours).now()
+                now = config.clock.now()
                 await check_silences(db, config, now, spiders)
             counts = await alarms.count_open(db, spiders)
             rows = await alarms.open_alarms(db, spiders, opts.limit)

@@ -23,7 +23,6 @@ from crawler.storage.cells import read as read_cells
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import complain
 from crawler.utils.text import count
-from crawler.utils.time import Clock
 from crawler.web.dashboards.render import CellFacts, Cells, Fact, render
 from crawler.web.dashboards.sources import (
     STATES,
@@ -259,7 +258,7 @@ class Updates:
     def __init__(self, database: WebDatabase, places: Places) -> None:
         self.places = places
         self._database = database
-        self._clock = Clock(database.config.clock_offset_hours)
+        self._clock = database.config.clock
         self._stamp: Stamp | None = None
         self._sources: Sources
         self._record = Record()

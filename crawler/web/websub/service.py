@@ -148,7 +148,7 @@ class Push:
         from twisted.internet import reactor
 
         config, db = store.config, store.db
-        clock, counts = Clock(config.clock_offset_hours), Counter[str]()
+        clock, counts = config.clock, Counter[str]()
         patience = MongoRetry(PATIENCE_SECONDS, store.revive)
         tokens = Tokens(await patience.read(lambda: websub.token_key(db)))
         contact = f" (+{config.contact})" if config.contact else ""

@@ -36,7 +36,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.downloader.ConditionalGetMiddleware": 650,
         # Before Scrapy's proxy middleware (750), which moves the password from the URL to a header.
         "crawler.fetch.downloader.WrapperProxyMiddleware": 740,
-        "crawler.fetch.politeness.PolitenessMiddleware": 950,
+        "crawler.fetch.downloader.PolitenessMiddleware": 950,
     },
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,

@@ -242,12 +242,8 @@ class WrapperSpider(Spider):
     @classmethod
     def own_methods(cls) -> frozenset[str]:
         """Return the names of public methods that a subclass adds to those of `WrapperSpider`."""
-        own = {
-            name
-            for part in _own_classes(cls)
-            for name, value in vars(part).items()
-            if callable(value)
-        }
+        parts = map(vars, _own_classes(cls))
+        own = {name for part in parts for name, value in part.items() if callable(value)}
         return frozenset(name for name in own - set(dir(WrapperSpider)) if name[0] != "_")
 
     @classmethod

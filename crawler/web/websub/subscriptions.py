@@ -18,8 +18,8 @@ from functools import partial
 from scrapy.http import Response
 
 from crawler.errors import FreshetError
+from crawler.fetch.downloader import retry_after
 from crawler.fetch.guard import NotAllowed
-from crawler.fetch.politeness import retry_after
 from crawler.storage import runs, websub
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.websub import Feed, HubRequest

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from scrapy.http import Response
 
-from crawler.fetch.politeness import retry_after
+from crawler.fetch.downloader import retry_after
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MAX_DELAY = timedelta(days=30)

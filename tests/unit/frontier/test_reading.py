@@ -16,8 +16,7 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import error as network
 from twisted.python.failure import Failure
 
-from crawler.fetch.downloader import ConditionalGetMiddleware, NotRequested
-from crawler.fetch.politeness import PolitenessMiddleware
+from crawler.fetch.downloader import ConditionalGetMiddleware, NotRequested, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
 from spiders.feeds import FeedsSpider
 from spiders.wrapper import Arguments, WrapperSpider

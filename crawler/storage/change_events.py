@@ -35,6 +35,8 @@ MAX_MARKED = 200
 # Maximum number of unread changes of a page that are joined. The net difference begins
 # before the oldest of them.
 MAX_JOINED = 50
+# Condition on the visits of `_of_same_urls`: those of the event's own spider.
+OF_SPIDER: Document = {"$expr": {"$eq": ["$spider", "$$spider"]}}
 # Uncompressed bytes. Larger contents are not compared in the inbox.
 MAX_CONTENT_BYTES = 400_000
 # Maximum bytes of all contents that are read together.
@@ -157,10 +159,6 @@ async def of_pages(
         {"$project": FIELDS},
     ]
     return await _of_same_urls(db, ids, stages)
-
-
-# Condition on the visits of `_of_same_urls`: those of the event's own spider.
-OF_SPIDER: Document = {"$expr": {"$eq": ["$spider", "$$spider"]}}
 
 
 async def _of_same_urls(

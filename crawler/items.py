@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ class Monitor:
     ids:          digests of the last document's post ids, 8 bytes each, in document order
     posts:        number of posts collected so far
     missed_posts: estimated number of posts that left the document before they were seen
-    gaps:         number of visits that found none of the previous visit's posts
+    gaps:         number of visits that missed posts
     last_gap_at:  time of the last of these visits
     newest:       date of the newest post
     bounds:       polling limits that the feed requests
@@ -142,6 +142,7 @@ class Collected:
     doubted:      number of stored posts for which a hub delivered different content
     monitor:      state of the feed after this visit
     renamed:      stored posts whose ids the feed has changed: `_id` and new id of each
+    problems:     problems of the document that only a comparison with earlier ones shows
     """
 
     new: tuple[tuple[str, Post], ...] = ()
@@ -150,6 +151,7 @@ class Collected:
     doubted: int = 0
     monitor: Monitor = field(default_factory=Monitor)
     renamed: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def posts(self) -> tuple[tuple[str, Post], ...]:
@@ -212,6 +214,7 @@ class LinkCount(StrEnum):
     UNFOLLOWED = "unfollowed links"
 
 
+WEEK = timedelta(weeks=1)
 # A hub that has not delivered a post this long after its publication has failed.
 HUB_PATIENCE = timedelta(hours=1)
 SEEN = frozenset({Outcome.NEW, Outcome.CHANGED, Outcome.UNCHANGED, Outcome.NOT_MODIFIED})
@@ -335,6 +338,17 @@ class Target:
     def key(self) -> str:
         """`_id` in MongoDB: one target per spider and canonical URL."""
         return f"{self.spider} {self.url}"
+
+    def doubts_not_modified(self, now: datetime) -> bool:
+        """Return whether to fetch a feed without conditions, once a week without new posts.
+
+        Some servers answer all conditional requests with "not modified", even after new posts.
+        """
+        if self.kind is not Kind.FEED or self.history is None or self.visited_at is None:
+            return False
+        last_change = self.history.last_change or self.history.since
+        quiet_since = datetime.fromtimestamp(60 * last_change, UTC)
+        return (now - quiet_since) // WEEK > (self.visited_at - quiet_since) // WEEK
 
     @property
     def cell(self) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from crawler.errors import StorageError
@@ -25,18 +26,26 @@ from crawler.items import (
 from crawler.storage import feeds
 from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
-from pipelines import change_detection
+from pipelines import change_detection, content
 from pipelines.change_detection import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
+from schedules.feeds.gaps import posts_beyond
 from schedules.history import CHANGE, MAX_CHANGES, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
 from schedules.schedule import WEEK_HOURS
 
 logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
+# Content hash of an empty document.
+NO_POSTS = content.digest([])
 # A feed that requests longer intervals is assumed to be misconfigured.
 MAX_BOUND_HOURS = 7 * 24.0
 # Posts of a shorter time say little about a feed's rate.
 MIN_RATE_HOURS = 1.0
+# Maximum number of posts that a feed keeps in its document regardless of their age.
+MAX_PINNED = 3
+# A document that loses this many posts at once, and has no others, failed; the posts of a feed that
+# shows, for example, current alerts expire one by one. The failure is assumed to end in a week.
+MIN_EMPTIED, EMPTIED_MINUTES = 5, 7 * 24 * 60
 
 
 class FeedsPipeline(SessionPipeline):
@@ -66,6 +75,8 @@ class FeedsPipeline(SessionPipeline):
             if monitor.posts and len(stored) < len(ids):
                 known = stored
                 stored = await read(lambda: feeds.posts_by_link(db, target, item.posts, known))
+            if monitor.posts and item.posts and not stored:
+                stored = await read(lambda: feeds.posts_by_title(db, target, item.posts))
         visit = decide(item, self.rules, monitor, stored)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")
@@ -83,6 +94,8 @@ def decide(
     """Return the visit of a feed: its outcome, posts and next visit. Pure."""
     if fetched.document is None:
         visit = change_detection.decide(fetched, rules)
+        if visit.history is not None and is_emptied(fetched, monitor):
+            visit.history = fetched.target.history
     else:
         collected = collect(fetched, monitor, stored)
         outcome = outcome_of(fetched, collected)
@@ -121,7 +134,8 @@ def collect(
     delivery would restore old contents; the feed itself is fetched to find the current ones.
     """
     if stored_posts is None:
-        return Collected(monitor=_after(fetched, monitor, 0, 0.0))
+        after, problems = _after(fetched, monitor, 0, 0.0), _problems(fetched, monitor, 0)
+        return Collected(monitor=after, problems=tuple(problems))
     before = fetched.target.history
     new, edited, doubted = [], [], 0
     for post in fetched.posts:
@@ -137,13 +151,40 @@ def collect(
             new.append((stored.key if stored else key_of(fetched, post), post))
         elif is_other:
             edited.append((stored.key, post))
-    missed = missed_posts(fetched, monitor, len(new)) if new and not stored_posts else 0.0
+    # A stored post that the last document lacked has returned, or has a new id.
+    in_last = set(_split(monitor.ids))
+    has_others = any(digest(id_) not in in_last for id_ in stored_posts)
+    missed = missed_posts(fetched, monitor, len(new)) if new and not has_others else 0.0
     after = _after(fetched, monitor, len(new), missed)
     # Without the new ids, the next visit would find none of these posts by their ids. A hub may
     # replay old deliveries.
     known = {id_: post for id_, post in stored_posts.items() if fetched.push is None}
     renamed = [(post.key, id_) for id_, post in known.items() if post.id not in (None, id_)]
-    return Collected(tuple(new), tuple(edited), missed, doubted, after, tuple(renamed))
+    return Collected(
+        tuple(new), tuple(edited), missed, doubted, after, tuple(renamed),
+        tuple(_problems(fetched, monitor, len(renamed))),
+    )  # fmt: skip
+
+
+def _problems(fetched: Fetched, monitor: Monitor, renamed: int) -> Iterator[str]:
+    """Yield the problems of a document that only a comparison with earlier ones shows."""
+    if not fetched.posts and monitor.feed_size:
+        yield (
+            f"the document is empty, but has had {count(monitor.feed_size, 'post')}. If this "
+            "lasts, open it in a browser: the site may have moved its feed"
+        )
+    target, sent = fetched.target, fetched.validators
+    is_other = fetched.content_hash != target.content_hash
+    if sent and sent == target.validators and is_other and target.doubts_not_modified(fetched.at):
+        yield (
+            "the server reported that the feed had not changed, although it had: new posts can be "
+            "found a week late. Tell its publisher that ETag or Last-Modified is wrong"
+        )
+    if renamed and renamed == len(fetched.posts):
+        yield (
+            f"the ids of all {count(renamed, 'post')} changed since the last visit: recognized by "
+            "link, title or date"
+        )
 
 
 def key_of(fetched: Fetched, post: Post) -> str:
@@ -161,32 +202,42 @@ def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
 def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
     """Estimate the number of posts that left the document between two fetches.
 
-    Posts were missed if the document shares no post with the last one. The gap is the time between
-    the last fetch and the oldest post of the document; the estimate is the gap's length times the
-    mean post rate outside it. Without dates, the estimate is the mean post rate times the time
-    since the last fetch, minus the number of new posts.
+    Posts were missed if `is_gap`. With dates, the gap is the time between the last fetch and the
+    oldest new post; the estimate is the gap's length times the mean post rate outside it. Without
+    dates, the estimate is the expected number of posts since the last fetch, given that they filled
+    the document, minus the number of new posts.
     """
     before = fetched.target.history
     if before is None or not is_gap(fetched, monitor):
         return 0.0
     last = EPOCH + before.until * MINUTE
-    oldest = _oldest(fetched.posts)
+    in_last = set(_split(monitor.ids))
+    oldest = _oldest(post for post in fetched.posts if digest(post.id) not in in_last)
     if oldest is not None and oldest <= last:
         return 0.0
     seen = len(before.changes) // CHANGE.itemsize
     watched_hours = (before.until - before.since) * MINUTE / HOUR
     if oldest is None:
-        elapsed = (fetched.at - last) / HOUR
-        return max(0.0, seen / max(watched_hours, MIN_RATE_HOURS) * elapsed - new)
+        return posts_beyond(before, monitor.feed_size, _minutes(fetched.at), new)
     gap, covered = (oldest - last) / HOUR, (fetched.at - oldest) / HOUR
     return (seen + new) / max(watched_hours + covered, MIN_RATE_HOURS) * gap
 
 
 def is_gap(fetched: Fetched, monitor: Monitor) -> bool:
-    """Return whether this document shares no post with the last one; False if it is empty."""
-    if not monitor.ids or not fetched.posts or fetched.push is not None:
+    """Return whether all posts of the last document left, except a few that the feed pins.
+
+    The newest post of the last document is the last to leave it, so older posts that remain are
+    pinned. False for a document with less than half as many posts as the last one: it is
+    incomplete, or its posts leave by age.
+    """
+    last, posts = set(_split(monitor.ids)), fetched.posts
+    if not last or fetched.push is not None or not posts or 2 * len(posts) < len(last):
         return False
-    return not set(_split(monitor.ids)) & set(map(digest, (p.id for p in fetched.posts)))
+    kept = [post.published for post in posts if digest(post.id) in last]
+    if len(kept) > min(MAX_PINNED, len(posts) // 2):
+        return False
+    newest = monitor.newest
+    return all(date is not None and newest is not None and date < newest for date in kept)
 
 
 def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monitor:
@@ -195,16 +246,19 @@ def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monit
     if fetched.push is not None:
         ids = list(dict.fromkeys((*ids, *_split(monitor.ids))))[: max(1, monitor.feed_size)]
         return replace(monitor, ids=b"".join(ids), posts=monitor.posts + new)
-    left = set(_split(monitor.ids)) - set(ids)
-    count, full = len(ids), monitor.full or bool(left and ids)
+    last = _split(monitor.ids)
+    left = set(last) - set(ids)
+    size, full = len(ids), monitor.full or bool(left and ids)
+    kept_ids = monitor.ids if len(last) >= MIN_EMPTIED else b""
     has_gap = is_gap(fetched, monitor) and missed > 0
     dates = [p.published for p in fetched.posts if p.published]
     newest = max([*dates, *([monitor.newest] if monitor.newest else [])], default=None)
     return replace(
         monitor,
-        feed_size=count if left and ids else max(monitor.feed_size, count),
+        # Of two documents, because a single one may be cut off.
+        feed_size=max(size, len(last)) if left and ids else max(monitor.feed_size, size),
         full=full,
-        ids=b"".join(ids) or monitor.ids,
+        ids=b"".join(ids) or kept_ids,
         posts=monitor.posts + new,
         missed_posts=monitor.missed_posts + missed,
         gaps=monitor.gaps + has_gap,
@@ -222,6 +276,8 @@ def extended_history(fetched: Fetched, collected: Collected) -> History:
         return first_past(new, at)
     if at < before.until or (at == before.until and not new):
         return before
+    if is_emptied(fetched, collected.monitor):
+        return before
     # A fetch within the minute of the last one, such as after a push, may find posts, too.
     after = min(before.until, at - 1)
     records = []
@@ -237,27 +293,55 @@ def extended_history(fetched: Fetched, collected: Collected) -> History:
     return before.from_before(at).extended(at, records)
 
 
+def is_emptied(fetched: Fetched, monitor: Monitor) -> bool:
+    """Return whether a document probably failed, so that it does not show silence; see MIN_EMPTIED.
+
+    monitor: with the ids of the last document that had posts; without ids if they left singly
+    """
+    target = fetched.target
+    if target.history is None or not monitor.ids or fetched.push is not None:
+        return False
+    is_recent = _minutes(fetched.at) - target.history.until < EMPTIED_MINUTES
+    return is_recent and (fetched.content_hash or target.content_hash) == NO_POSTS
+
+
 def first_past(posts: Iterable[Post], at: int) -> History:
-    """Return a new feed's history: a record for each post of its first document but the oldest.
+    """Return a new feed's history: a record for each dated post of its first document.
 
     at: time of the fetch in minutes since 1970
 
-    The history is empty if there are fewer than two posts, or if one has no date.
+    The oldest post begins the history. The history is empty if fewer than two posts or most posts
+    have no date.
     """
     posts = list(posts)
-    dates = sorted(_minutes(post.published) for post in posts if post.published)
-    if len(dates) < max(2, len(posts)):
+    stated = _without_pinned([_minutes(post.published) for post in posts if post.published])
+    dates = sorted(stated)
+    if len(dates) < max(2, len(posts) / 2):
         return History.begin(at)
     since = max(dates[0], at - int(FIRST_HISTORY_HOURS * MINUTES))
     records = [(since, at, moment) for moment in dates if since < moment <= at]
     return History.begin(since).extended(at, records) if since < at else History.begin(at)
 
 
+def _without_pinned(dates: list[int]) -> list[int]:
+    """Return the dates of a document without those of pinned posts.
+
+    Posts are pinned if they are older than all others, but precede them although these are ordered
+    from the newest to the oldest. The hours since a pinned post say nothing about the feed's rate.
+    """
+    for pinned in range(min(MAX_PINNED, max(0, len(dates) - 1) // 2) + 1):
+        others = dates[pinned:]
+        is_ordered = all(later >= earlier for later, earlier in pairwise(others))
+        if is_ordered and all(date < others[-1] for date in dates[:pinned]):
+            return others
+    return dates
+
+
 def _oldest(posts: Iterable[Post]) -> datetime | None:
-    """Return the oldest date; None if any post has no date."""
+    """Return the oldest date; None if most posts have no date."""
     dates = [post.published for post in posts]
     stated = [date for date in dates if date is not None]
-    return min(stated) if stated and len(stated) == len(dates) else None
+    return min(stated) if stated and 2 * len(stated) >= len(dates) else None
 
 
 def _minutes(moment: datetime) -> int:

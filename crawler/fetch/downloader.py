@@ -264,7 +264,8 @@ class ConditionalGetMiddleware:
             return
         is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
         targets = [target, *request.meta.get("shared_fetch", ())]
-        if not (is_same and target.content_hash and self._can_share(targets)):
+        is_doubtful = target.doubts_not_modified(self.session.clock.now())
+        if is_doubtful or not (is_same and target.content_hash and self._can_share(targets)):
             for name in CONDITIONS:
                 request.headers.pop(name, None)
             return

@@ -59,6 +59,8 @@ KNOWN_POST_FIELDS = (
     "guid", "link", "title", "published", "content_hash", "first_seen", "changed_at", "fence",
     "visit",
 )  # fmt: skip
+# Numbers of stored posts that are compared by title with those of a document.
+MIN_TITLES, MAX_TITLES = 50, 1000
 # Collections with URLs of feeds and of the pages of their posts, and the field that has the URL.
 PAGE_COLLECTIONS = {
     "versions": "target",
@@ -364,13 +366,65 @@ async def posts_by_link(
     return stored
 
 
+async def posts_by_title(
+    db: Database, target: Target, posts: Sequence[Post]
+) -> dict[str, KnownPost]:
+    """Return the latest stored posts with the titles and dates of posts of a document, by id.
+
+    posts: all posts of the document
+
+    For feeds that change ids and links together, at each visit or because the site moved. Posts
+    without a date need the same text. Titles with a date or text that several posts share are
+    skipped.
+    """
+    features = {post.id: _features(post.content.get("main_text"), post) for post in posts}
+    shared = Counter(features.values())
+    of_features = {
+        own: post
+        for post in posts
+        if shared[own := features[post.id]] == 1 and post.content.get("title")
+    }
+    query = {"spider": target.spider, "feed": target.url, "guid": {"$exists": True}}
+    number = min(2 * len(posts) + MIN_TITLES, MAX_TITLES)
+    stored: dict[str, KnownPost] = {}
+    for row in await _load_posts(db, target, query, latest=number):
+        dated = (row.get("title"), row.get("published"))
+        undated = (row.get("title"), row.get("text"))
+        post = of_features.pop(dated, None) or of_features.pop(undated, None)
+        if post is None:
+            continue
+        is_same = row.get("text") == post.content.get("main_text")
+        is_same &= _without_query(row.get("url")) == _without_query(post.url)
+        # A link that differs only in its parameters, such as a session id, is not an edit.
+        content_hash = post.content_hash if is_same else row["content_hash"]
+        stored[post.id] = KnownPost(row["_id"], content_hash, row["first_seen"], row["guid"])
+    return stored
+
+
+def _features(text: str | None, post: Post) -> tuple[str | None, datetime | str | None]:
+    return post.content.get("title"), post.published or text
+
+
+def _without_query(url: str | None) -> str | None:
+    return url and url.partition("#")[0].partition("?")[0]
+
+
 def _bare(link: str) -> str:
     return link.removeprefix("www.")
 
 
-async def _load_posts(db: Database, target: Target, query: Document) -> list[Document]:
-    """Return stored posts, except those that only an interrupted visit stored."""
-    posts = {post["_id"]: post async for post in db.posts.find(query, KNOWN_POST_FIELDS)}
+async def _load_posts(
+    db: Database, target: Target, query: Document, latest: int = 0
+) -> list[Document]:
+    """Return stored posts, except those that only an interrupted visit stored.
+
+    latest: maximum number of posts, the latest first, with their texts; 0: all without texts
+    """
+    cursor = db.posts.find(query, KNOWN_POST_FIELDS)
+    if latest:
+        fields = (*KNOWN_POST_FIELDS, "url", "text")
+        cursor = db.posts.find(query, fields).sort("first_seen", -1).limit(latest)
+    posts = {post["_id"]: post async for post in cursor}
     if target.again:
         since = await recovery.logged_since(db, target.spider)
         doubtful = [
@@ -526,7 +580,7 @@ async def note(db: Database, batch: list[Visit]) -> None:
                 },
                 "hubs": list(document.hubs),
                 "topic": document.topic,
-                "problems": list(document.problems),
+                "problems": [*document.problems, *visit.collected.problems],
             }
         query = {"_id": target.key} | leases.unless_passed(target.fence)
         updates.append(UpdateOne(query, {"$set": state}, upsert=True))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -157,6 +160,108 @@ def test_posts_of_a_feed_whose_links_moved_are_stored_once(
     assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
     assert db.posts.distinct("url") == [f"{site}/{name}" for name in "abc"]
     assert [row["posts_new"] for row in visits(db)] == [2, 1]
+
+
+@pytest.mark.parametrize("link", ["https://blog.test/{name}?sid={day}", "https://blog.test/"])
+@pytest.mark.parametrize("dated", [True, False])
+def test_posts_whose_ids_and_links_change_at_each_visit_are_stored_once(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages, link: str, dated: bool
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    published = datetime.now(UTC) - timedelta(hours=9)
+    for day, names in enumerate(("ba", "cba", "dcba")):
+        items = [
+            f"<item><guid>{name}-{day}</guid><title>{name}</title>"
+            f"<link>{link.format(name=name, day=day)}</link><description>text {name}</description>"
+            + (f"<pubDate>{published + timedelta(hours=ord(name) - ord('a')):%a, %d %b %Y %H:%M:%S}"
+               " GMT</pubDate>" if dated else "")
+            + "</item>"
+            for name in names
+        ]  # fmt: skip
+        pages.file("/feed.xml", rss(*items))
+        crawl(freshet, hours=day * 24)
+    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
+    assert [row["posts_new"] for row in visits(db)] == [2, 1, 1]
+    assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
+
+
+def test_posts_with_the_same_title_but_other_dates_are_different(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for day in range(2):
+        weekly = post(f"news-{day}", ago_hours=30 - 24 * day)
+        pages.file("/feed.xml", rss(weekly.replace(f"<title>news-{day}", "<title>Weekly news")))
+        crawl(freshet, hours=day * 24)
+    assert [row["posts_new"] for row in visits(db)] == [1, 1]
+
+
+def test_empty_document_is_reported_and_its_missed_posts_are_estimated(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    subscribe(db, uri, url)
+    pages.file("/feed.xml", rss(*(post(f"a{n}", ago_hours=1 + n) for n in range(10))))
+    crawl(freshet)
+    for hours in (24, 36):
+        pages.file("/feed.xml", rss())
+        crawl(freshet, hours=hours)
+    (row,) = json.loads(freshet("feeds", "list", "--json").out)
+    assert (row["needs_attention"], row["feed_size"]) == (True, 10)
+    assert row["problems"][0].startswith("the document is empty, but has had 10 posts. If this")
+    pages.file("/feed.xml", rss(*(post(f"b{n}", ago_hours=n - 48) for n in range(10))))
+    crawl(freshet, hours=48)
+    (row,) = json.loads(freshet("feeds", "list", "--json").out)
+    assert 25 < row["missed_posts"] < 50
+    assert (row["problems"], row["needs_attention"]) == ([], False)
+
+
+class NeverModified(BaseHTTPRequestHandler):
+    """A feed that answers all conditional requests with 304."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        if self.path == "/robots.txt" or self.headers["If-None-Match"]:
+            self.send_response(404 if self.path == "/robots.txt" else 304)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("ETag", '"always"')
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def never_modified() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), NeverModified) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/feed.xml"
+        server.shutdown()
+
+
+def test_feed_that_always_answers_not_modified_is_read_once_a_week(
+    freshet: Freshet, stored: tuple[Db, str], never_modified: str
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, never_modified)
+    NeverModified.body = rss(post("a")).encode()
+    crawl(freshet)
+    NeverModified.body = rss(post("b"), post("a")).encode()
+    for days in (3, 6, 8, 10):
+        crawl(freshet, hours=24 * days)
+    assert [row["outcome"] for row in visits(db)] == [
+        "new", "not_modified", "not_modified", "changed", "not_modified",
+    ]  # fmt: skip
+    assert set(collected(db)) == {"a", "b"}
+    assert "had not changed, although it had" in db.feeds.find_one()["problems"][0]
 
 
 def test_feed_whose_posts_all_link_to_one_page_keeps_them(

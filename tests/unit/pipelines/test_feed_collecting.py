@@ -123,7 +123,9 @@ def test_feed_size_grows_until_posts_roll_off() -> None:
     assert planned_feed_size(grown) == 10, "the feed may have room for more posts"
     rolled = observe(grown, "d", "c", "b")
     assert (rolled.feed_size, rolled.full, planned_feed_size(rolled)) == (3, True, 3)
-    shrunk = observe(rolled, "e", "d")
+    cut_off = observe(rolled, "e", "d")
+    assert cut_off.feed_size == 3, "one short document may be incomplete"
+    shrunk = observe(cut_off, "f", "e")
     assert shrunk.feed_size == 2
     assert observe(shrunk).feed_size == 2, "an empty document gives no information"
 
@@ -243,3 +245,100 @@ def test_date_outside_of_fetch_interval_is_ignored() -> None:
     assert records(extended_history(page, collect(page, Monitor(), {})))[-1] == (
         minutes(NOW - HOUR), minutes(NOW), 0,
     )  # fmt: skip
+
+
+def document_of(*names: str, at: datetime = NOW, seen: History | None = None) -> Fetched:
+    """Return a document whose posts were published an hour apart, the first one at `at`."""
+    dated = (entry(name, at - n * HOUR) for n, name in enumerate(names))
+    return fetched(*dated, seen=seen, at=at)
+
+
+def test_pinned_post_does_not_hide_a_gap() -> None:
+    last = NOW - 24 * HOUR
+    pinned = entry("pinned", NOW - timedelta(days=300))
+    before = fetched(pinned, *(entry(f"a{n}", last - n * HOUR) for n in range(9)), at=last)
+    monitor = collect(before, Monitor(), {}).monitor
+    seen = seen_until(last, *(last - n * HOUR for n in range(240)))
+    new = [entry(f"b{n}", NOW - n * HOUR) for n in range(9)]
+    page = fetched(pinned, *new, seen=seen)
+    collected = collect(page, monitor, stored(page, "pinned"))
+    assert collected.missed_posts == pytest.approx(16, rel=0.1)
+    # The newest post of the last document remains, so nothing was missed.
+    page = fetched(entry("a0", last), *new, seen=seen)
+    assert collect(page, monitor, stored(page, "a0")).missed_posts == 0
+
+
+def test_pinned_post_does_not_lengthen_the_history_of_the_first_document() -> None:
+    pinned = entry("pinned", NOW - timedelta(days=60))
+    page = fetched(pinned, *(entry(f"a{n}", NOW - n * HOUR) for n in range(5)))
+    history = extended_history(page, collect(page, Monitor(), {}))
+    assert history.since == minutes(NOW - 4 * HOUR)
+    # In a document from the oldest to the newest, the first post is not pinned.
+    for number in (2, 5):
+        days = range(number, 0, -1)
+        page = fetched(*(entry(f"a{day}", NOW - timedelta(days=day)) for day in days))
+        history = extended_history(page, collect(page, Monitor(), {}))
+        assert history.since == minutes(NOW - timedelta(days=number))
+
+
+def test_one_post_without_date_does_not_discard_the_dates_of_the_others() -> None:
+    dated = [entry(f"a{n}", NOW - n * HOUR) for n in range(5)]
+    page = fetched(entry("ahead"), *dated)
+    history = extended_history(page, collect(page, Monitor(), {}))
+    assert len(records(history)) == 4
+    last = NOW - 10 * HOUR
+    seen = seen_until(last, *(last - n * HOUR for n in range(240)))
+    monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
+    page = fetched(entry("ahead"), *dated, seen=seen)
+    assert collect(page, monitor, {}).missed_posts == pytest.approx(6, rel=0.1)
+
+
+def test_posts_missed_while_a_document_was_empty_are_estimated() -> None:
+    start = NOW - 48 * HOUR
+    monitor = collect(document_of(*"abcdefgh", at=start), Monitor(), {}).monitor
+    seen = seen_until(start, *(start - n * HOUR for n in range(240)))
+    empty = fetched(seen=seen, at=NOW - 24 * HOUR)
+    collected = collect(empty, monitor, {})
+    assert extended_history(empty, collected) == seen, "not an observation of silence"
+    assert "the document is empty, but has had 8 posts" in collected.problems[0]
+    page = document_of(*"stuvwxyz", seen=seen)
+    after = collect(page, collected.monitor, {})
+    assert after.missed_posts == pytest.approx(41, rel=0.1)
+    assert after.problems == ()
+    late = fetched(seen=seen, at=start + timedelta(days=8))
+    assert extended_history(late, collected).until == minutes(late.at), "silent after a week"
+
+
+def test_posts_that_expire_are_not_missed() -> None:
+    """A feed of current alerts is empty at times."""
+    start = NOW - 48 * HOUR
+    monitor = collect(document_of("a", "b", at=start), Monitor(), {}).monitor
+    seen = seen_until(start, start - HOUR)
+    empty = fetched(seen=seen, at=NOW - 24 * HOUR)
+    collected = collect(empty, monitor, {})
+    history = extended_history(empty, collected)
+    assert history.until == minutes(empty.at)
+    page = document_of("c", seen=history)
+    assert collect(page, collected.monitor, {}).missed_posts == 0
+
+
+def test_short_document_is_not_a_gap() -> None:
+    monitor = collect(document_of(*"abcdefgh"), Monitor(), {}).monitor
+    assert is_gap(document_of(*"stuv"), monitor)
+    assert not is_gap(document_of(*"stu"), monitor), "cut off"
+
+
+def test_changed_ids_of_all_posts_are_a_problem() -> None:
+    page = fetched(entry("b"), entry("a"), seen=seen_until(NOW - HOUR))
+    known = {name: replace(post, id=f"old {name}") for name, post in stored(page, *"ab").items()}
+    (problem,) = collect(page, Monitor(), known).problems
+    assert problem.startswith("the ids of all 2 posts changed since the last visit")
+
+
+def test_not_modified_is_doubted_once_a_week_without_new_posts() -> None:
+    target = fetched(seen=seen_until(NOW, NOW - HOUR)).target
+    for visited_days, now_days, doubted in ((0, 6, 0), (6, 7.5, 1), (7.5, 13, 0), (13, 14, 1)):
+        target.visited_at = NOW + timedelta(days=visited_days)
+        assert target.doubts_not_modified(NOW + timedelta(days=now_days)) == doubted
+    assert not replace(target, kind=Kind.ITEM).doubts_not_modified(NOW + timedelta(days=30))
+    assert not replace(target, history=None).doubts_not_modified(NOW + timedelta(days=30))

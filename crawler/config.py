@@ -299,6 +299,11 @@ class Config(BaseSettings):
     max_depth: Count = Field(
         1000, description="maximum number of links between a start URL and a target"
     )
+    max_redundant_lists: Count = Field(
+        100,
+        description="maximum number of list pages in a row, each linked by the one before, that "
+        "show no item that no other list page shows",
+    )
     max_pattern_lists: Count = Field(
         100_000, description="maximum number of targets per pattern of list_pages"
     )

@@ -284,6 +284,8 @@ class Target:
     """Watched URL, as it was stored when the run handed it to the spider.
 
     depth:        number of links from a start URL; 0 for start URLs
+    redundant_lists: number of redundant list pages in a row on the way to this target
+    is_redundant: whether this list page showed no item that no other list page shows
     post:         `_id` of the feed post whose page this is; such a page is fetched once
     moved_to:     URL to which the feed has permanently redirected `moves` times in a row
     execution_ms: mean time of a cell's recent refreshes
@@ -319,6 +321,8 @@ class Target:
     false_dates: int = 0
     plan: TargetPlan | None = None
     depth: int = 0
+    redundant_lists: int = 0
+    is_redundant: bool = False
     post: str | None = None
     moved_to: str | None = None
     moves: int = 0

@@ -51,6 +51,9 @@ MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
 UTC_ZONE = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0, planned_hours=4032.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
+# A redundant list page that follows at least this many others is visited half as often after each
+# visit, down to the maximum interval.
+MIN_REDUNDANT_LISTS, MAX_REDUNDANT_INTERVAL = 3, timedelta(days=7)
 UNDECIDED = "cannot be processed"
 EDITED = "the site definition was edited"
 AGAIN = "stored again after an interrupted fetch"
@@ -329,7 +332,7 @@ def next_visit(
     longest = intervals.planned_hours or intervals.longest_hours
     latest = at + timedelta(hours=min(target.max_hours or longest, longest))
     if plan is None or not _is_in_effect(plan, at):
-        when = max(intervals.after_seen(at), earliest)
+        when = max(intervals.after_seen(at), earliest, after_redundant(target, at))
         return (min(when, latest) if target.max_hours else when), None
     every = plan.schedule.every_hours if plan.adaptive else None
     if every is not None and outcome is not Outcome.NEW:
@@ -342,6 +345,18 @@ def next_visit(
         # The first planned time after the minimum interval.
         planned = calendar.next_visit(plan.schedule, zone, max(at, earliest - MILLISECOND))
     return min(planned, latest), every
+
+
+def after_redundant(target: Target, at: datetime) -> datetime:
+    """Return the earliest next visit of a redundant list page after others: back off; else `at`.
+
+    The first redundant pages keep their interval: other list pages may show the same new items, but
+    later.
+    """
+    is_late = target.is_redundant and target.redundant_lists >= MIN_REDUNDANT_LISTS
+    if not is_late or target.visited_at is None:
+        return at
+    return at + min(2 * (at - target.visited_at), MAX_REDUNDANT_INTERVAL)
 
 
 def count_missed_visits(fetched: Fetched) -> int:

@@ -39,6 +39,7 @@ SITEMAPS = "sitemaps"
 PATTERN_CAPS = {Kind.LIST: "max_pattern_lists", Kind.ITEM: "max_pattern_items"}
 REASONS = {
     "max_depth": "more than {cap:,} pages away from the start URLs",
+    "max_redundant_lists": "{cap:,} list pages in a row show no item that no other list page shows",
     "max_path_repeats": "a path segment occurs more than {cap:,} times",
     "max_pattern_lists": "already {cap:,} list pages match {pattern!r}",
     "max_pattern_items": "already {cap:,} items match {pattern!r}",
@@ -74,19 +75,28 @@ class Traps:
 
     targets:  number of known targets by the digest of their pattern
     left_out: number of links that were left out
+    redundant_lists:   number of new list pages whose items are all on other list pages, too
+    redundant_example: URL of the last of these; empty without one
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self.wrapper = wrapper
         self.targets: dict[str, int] = {}
         self.left_out = 0
+        self.redundant_lists, self.redundant_example = 0, ""
         self._logged: set[tuple[str, str]] = set()
 
-    def within_caps(self, links: Iterable[Link], depth: int) -> list[Link]:
-        """Return the new links at this depth that the caps allow, and count them as targets."""
+    def within_caps(
+        self, links: Iterable[Link], depth: int, redundant_lists: int = 0
+    ) -> list[Link]:
+        """Return the new links that the caps allow, and count them as targets.
+
+        depth:           number of links from a start URL to them
+        redundant_lists: number of redundant list pages in a row before them
+        """
         wanted = []
         for link in links:
-            if key := self._exceeded_cap(link, depth):
+            if key := self._exceeded_cap(link, depth, redundant_lists):
                 self._leave_out(key, link)
             else:
                 wanted.append(link)
@@ -106,10 +116,12 @@ class Traps:
     def _count(self, link: Link) -> int:
         return self.targets.get(link.pattern or "", 0)
 
-    def _exceeded_cap(self, link: Link, depth: int) -> str | None:
+    def _exceeded_cap(self, link: Link, depth: int, redundant_lists: int) -> str | None:
         """Return the key of the first cap that a link exceeds."""
-        pattern_cap = PATTERN_CAPS[link.kind]
-        for key, value in (("max_depth", depth), (pattern_cap, self._count(link) + 1)):
+        values = {"max_depth": depth, PATTERN_CAPS[link.kind]: self._count(link) + 1}
+        if link.kind is Kind.LIST:
+            values["max_redundant_lists"] = redundant_lists
+        for key, value in values.items():
             if (cap := self._cap(key)) and value > cap:
                 return key
         max_repeats = self._cap("max_path_repeats")
@@ -128,10 +140,11 @@ class Traps:
         self._logged.add((key, digest))
         pattern = self.wrapper.patterns.get(digest, digest)
         reason = REASONS[key].format(cap=self._cap(key), pattern=pattern)
+        unwanted = "not_list_pages" if link.kind is Kind.LIST else "not_item_pages"
         logger.warning(
             "%s: %s left out, and others like it: %s (to include them, raise %s in the site "
-            "definition, or FRESHET_%s)",
-            self.wrapper.name, link.url, reason, key, key.upper(),
+            "definition, or FRESHET_%s; if the site has no end there, exclude such URLs with %s)",
+            self.wrapper.name, link.url, reason, key, key.upper(), unwanted,
         )  # fmt: skip
 
 

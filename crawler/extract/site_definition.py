@@ -58,10 +58,14 @@ SITE_KEYS = (
     "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
     "fields", "main_text", "allowed_domains", "follow_item_links",
     "list_interval_hours", "item_interval_hours",
-    "max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats",
+    "max_depth", "max_redundant_lists", "max_pattern_lists", "max_pattern_items",
+    "max_path_repeats",
 )  # fmt: skip
 # Caps that keep a crawl out of sites with endless links (crawler traps).
-CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
+CAPS = (
+    "max_depth", "max_redundant_lists", "max_pattern_lists", "max_pattern_items",
+    "max_path_repeats",
+)  # fmt: skip
 
 
 # A pattern, its digest, and the number of its group `category`.
@@ -156,6 +160,12 @@ class Wrapper(BaseModel):
         ge=1,
         description="maximum number of links from a start URL to a target; unset: "
         "`FRESHET_MAX_DEPTH`",
+    )
+    max_redundant_lists: int | None = Key(
+        None,
+        ge=1,
+        description="maximum number of list pages in a row that show no item of their own; unset: "
+        "`FRESHET_MAX_REDUNDANT_LISTS`",
     )
     max_pattern_lists: int | None = Key(
         None,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
@@ -41,16 +41,23 @@ from crawler.storage.targets import RemainingTargets
 from crawler.utils.text import count, listed
 from crawler.utils.urls import shapes
 
+if TYPE_CHECKING:
+    from crawler.extract.links import Traps
+
 logger = logging.getLogger(__name__)
 # All processes use MongoDB's clock; their readings of it differ by less than this.
 MAX_CLOCK_ERROR = timedelta(minutes=1)
 Counts = dict[str, float]
 # Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
+REDUNDANT_LISTS = "redundant lists"
 NOT_STORED = frozenset({"missed visits", "dead_lettered", ITEMS_READ, *LinkCount})
 SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 EXAMPLES = 2
 MAX_FIELDS = 10
+# Warn if a run read at least this many new list pages without an item of their own, and these are
+# at least half of its list pages.
+MANY_REDUNDANT = 50
 # Do not warn about missing fields if the probability that they are missing by chance (such as the
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
@@ -234,7 +241,7 @@ async def warnings_of(
     wrapper: Wrapper,
     counts: Mapping[str, float],
     links: LinkCounts,
-    matched: Mapping[str, int],
+    traps: Traps,
     example: str = "",
 ) -> RunWarnings:
     """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
@@ -244,10 +251,13 @@ async def warnings_of(
 
     counts:  counts of the run
     links:   examples of links seen in the run
-    matched: number of targets per pattern, by the pattern's digest
+    traps:   of this process; has the number of targets per pattern
     example: URL and reason of a failed visit; empty without one
     """
-    lines = await _pattern_warnings(db, wrapper, counts, links, matched)
+    lines = await _pattern_warnings(db, wrapper, counts, links, traps.targets)
+    many = round(counts.get(REDUNDANT_LISTS, 0))
+    if many >= MANY_REDUNDANT and 2 * many >= counts.get(f"{Kind.LIST} pages", 0):
+        lines.append(too_many_lists(many, traps.redundant_example))
     failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
     if failed and failed == counts.get("visits"):
         pages, since = await visits.failing_pages(db, wrapper.name)
@@ -306,6 +316,15 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
     return (
         f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
         "sitemap may list the items, and scrapy feeds add URL collects RSS, Atom and JSON Feed"
+    )
+
+
+def too_many_lists(lists: int, example: str) -> str:
+    """Return the warning that most list pages show only items that others show, too."""
+    shown = f", for example {example}" if example else ""
+    return (
+        f"{count(lists, 'new list page')} show only items that other list pages show as well{shown}"
+        "; if they only sort or filter other lists, exclude them with not_list_pages"
     )
 
 

@@ -19,6 +19,9 @@ from crawler.storage.client import Database, Document, in_batches, insert_new, k
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
 
 BATCH = 1000
+# A page with more new links to list pages than this is an index of lists. The next pages of a list
+# or of a calendar are fewer.
+MAX_CHAIN_LINKS = 10
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
 LASTMOD, LIST = "lastmod", "list"
 # Hints of a kind are trusted while this share of the latest visits that they caused found a change,
@@ -40,8 +43,8 @@ class Patterns:
         site = await self._db.sites.find_one({"_id": self._spider}, {"patterns": 1})
         self.traps.targets |= (site or {}).get("patterns", {})
 
-    async def admitted(self, links: Sequence[Link], depth: int) -> list[Link]:
-        """Return the new links that may become targets."""
+    async def admitted(self, links: Sequence[Link], depth: int, redundant_lists: int) -> list[Link]:
+        """Return the new links that may become targets; see `Traps.within_caps`."""
         # Stored counts may be too high, because targets are deleted: count again at a limit.
         for pattern in self.traps.over_caps(links) - self._counted:
             self._counted.add(pattern)
@@ -50,7 +53,7 @@ class Patterns:
             counted: Document = {"$set": {f"patterns.{pattern}": n}}
             await self._db.sites.update_one({"_id": self._spider}, counted)
             self.traps.targets[pattern] = n
-        return self.traps.within_caps(links, depth)
+        return self.traps.within_caps(links, depth, redundant_lists)
 
     async def added(self, links: Sequence[Link]) -> None:
         """Count links that became targets, and load the counts of other processes."""
@@ -69,11 +72,22 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
     target, wrapper = fetched.target, patterns.traps.wrapper
     discovered, left_out = 0, patterns.traps.left_out
     items: list[Link] = []
-    for part in in_batches(fetched.links or (), BATCH):
-        links, new = await _discover(db, fetched, part, due, patterns)
-        discovered += new
-        await _record_lastmods(db, target.spider, links, due)
-        items += [link for link in links if link.kind is Kind.ITEM]
+    # Items first: the items of a page decide whether its links to list pages are followed.
+    redundant_lists = 0
+    for kind in (Kind.ITEM, Kind.LIST):
+        of_kind = [link for link in fetched.links or () if link.kind is kind]
+        if kind is Kind.LIST:
+            is_redundant = not discovered and not await _shows_own_item(db, target, items)
+            redundant_lists = target.redundant_lists + 1 if is_redundant else 0
+            await _note_redundancy(db, target, is_redundant=is_redundant)
+            if is_redundant and items and target.kind is kind and target.content_hash is None:
+                patterns.traps.redundant_lists += 1
+                patterns.traps.redundant_example = target.url
+        for part in in_batches(of_kind, BATCH):
+            links, new = await _discover(db, fetched, part, due, patterns, redundant_lists)
+            discovered += new
+            await _record_lastmods(db, target.spider, links, due)
+            items += [link for link in links if link.kind is Kind.ITEM]
     await _update_edges(db, target, items, due)
     has_too_many = patterns.traps.left_out > left_out
     fetched.selector_digest = (
@@ -82,10 +96,61 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
     return discovered
 
 
+async def _shows_own_item(db: Database, page: Target, items: Sequence[Link]) -> bool:
+    """Return whether a page shows an item that no other page shows in the same category.
+
+    A list page without such an item is redundant. Items that moved to the page from a page that was
+    read before count as its own: on a growing site, the last page of a list has only such items.
+    """
+    categories = list({link.category for link in items})
+    shown_by_others: Document = {
+        "spider": page.spider, "shown": True, "list": {"$ne": page.url},
+        "category": {"$in": categories},
+    }  # fmt: skip
+    for part in in_batches(items, BATCH):
+        pipeline: list[Document] = [
+            {"$match": {"_id": {"$in": [f"{page.spider} {link.url}" for link in part]}}},
+            {
+                "$lookup": {
+                    "from": db.listings.name,
+                    "localField": "url",
+                    "foreignField": "item",
+                    # An item may be on many list pages: one is enough.
+                    "pipeline": [
+                        {"$match": shown_by_others},
+                        {"$limit": 1},
+                        {"$project": {"_id": 1}},
+                    ],
+                    "as": "others",
+                }
+            },
+            {"$match": {"others": []}},
+            {"$limit": 1},
+            {"$project": {"_id": 1}},
+        ]
+        if await (await db.targets.aggregate(pipeline)).to_list(1):
+            return True
+    return False
+
+
+async def _note_redundancy(db: Database, page: Target, *, is_redundant: bool) -> None:
+    if page.kind is Kind.LIST and is_redundant is not page.is_redundant:
+        noted: Document = {"$set": {"redundant": is_redundant}}
+        await db.targets.update_one({"_id": page.key}, noted)
+
+
 async def _discover(
-    db: Database, fetched: Fetched, links: Iterable[Link], due: datetime, patterns: Patterns
+    db: Database,
+    fetched: Fetched,
+    links: Iterable[Link],
+    due: datetime,
+    patterns: Patterns,
+    redundant_lists: int,
 ) -> tuple[list[Link], int]:
-    """Add new links as targets; return all links that are targets, and the number of new ones."""
+    """Add new links as targets; return all links that are targets, and the number of new ones.
+
+    redundant_lists: number of redundant list pages in a row before these links
+    """
     spider, depth = fetched.target.spider, fetched.target.depth + 1
     by_url = {link.url: link for link in links}
     query: Document = {"spider": spider, "aliases": {"$in": list(by_url)}}
@@ -94,21 +159,32 @@ async def _discover(
             if (link := by_url.pop(alias, None)) and alias != owner["url"]:
                 by_url.setdefault(owner["url"], replace(link, url=owner["url"]))
     by_key = {f"{spider} {link.url}": link for link in by_url.values()}
-    targets = db.targets.find({"_id": {"$in": list(by_key)}}, {"depth": 1})
-    depths = {target["_id"]: target.get("depth", depth) async for target in targets}
-    if further := [key for key, before in depths.items() if before > depth]:
-        nearer: Document = {"_id": {"$in": further}, "depth": {"$gt": depth}}
-        await db.targets.update_many(nearer, {"$set": {"depth": depth}})
-    unknown = [link for key, link in by_key.items() if key not in depths]
-    admitted = await patterns.admitted(unknown, depth)
+    stored = {
+        target["_id"]: target
+        async for target in db.targets.find(
+            {"_id": {"$in": list(by_key)}}, {"depth": 1, "redundant_lists": 1}
+        )
+    }
+    unknown = [link for key, link in by_key.items() if key not in stored]
+    if sum(link.kind is Kind.LIST for link in unknown) > MAX_CHAIN_LINKS:
+        # A page of an index of lists, such as all categories, does not show items itself.
+        redundant_lists = 0
+    for name, value in (("depth", depth), ("redundant_lists", redundant_lists)):
+        higher = [key for key, target in stored.items() if target.get(name, value) > value]
+        if higher:
+            nearer: Document = {"_id": {"$in": higher}, name: {"$gt": value}}
+            await db.targets.update_many(nearer, {"$set": {name: value}})
+    admitted = await patterns.admitted(unknown, depth, redundant_lists)
     documents = []
     for link in admitted:
         categories = [link.category] if link.category and link.kind is Kind.ITEM else []
         document = new_document(spider, link.url, link.kind, due, fetched.at, categories)
+        if link.kind is Kind.LIST and redundant_lists:
+            document["redundant_lists"] = redundant_lists
         documents.append(document | {"depth": depth, "pattern": link.pattern})
     inserted = await insert_new(db.targets, documents)
     await patterns.added(admitted)
-    return [link for key, link in by_key.items() if key in depths] + admitted, inserted
+    return [link for key, link in by_key.items() if key in stored] + admitted, inserted
 
 
 async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:

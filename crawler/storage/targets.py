@@ -189,6 +189,8 @@ def from_document(document: Document) -> Target:
         false_dates=document.get("history", {}).get("false_dates", 0),
         plan=planned_of(document.get("plan")),
         depth=document.get("depth", 0),
+        redundant_lists=document.get("redundant_lists", 0),
+        is_redundant=document.get("redundant", False),
         post=document.get("post"),
         moved_to=document.get("moved_to"),
         moves=document.get("moves", 0),

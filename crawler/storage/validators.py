@@ -150,6 +150,12 @@ VALIDATORS: dict[str, Document] = {
             "kind": one_of(map(str, Kind), "kind of target"),
             "start": shown("boolean", "true for a start URL of the site definition"),
             "depth": shown("number", "minimum number of links from a start URL; absent: 0"),
+            "redundant_lists": shown(
+                "number", "number of redundant list pages in a row on the way to it; absent: 0"
+            ),
+            "redundant": shown(
+                "boolean", "whether a list page shows no item that no other list page shows"
+            ),
             "pattern": shown("string", "digest of the URL pattern that matched"),
             "categories": typed("array", "the newest 100 categories of an item or feed")
             | {"items": {"bsonType": "string"}},

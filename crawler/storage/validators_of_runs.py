@@ -37,6 +37,9 @@ _RUN_COUNTS = shown_object(
         "missed_visits": shown("number", "planned visits that were not made before this run"),
         "dead_lettered": shown("number", "pages that were dead-lettered"),
         "left_out": shown("number", "links that exceeded a limit of the site definition"),
+        "redundant_lists": shown(
+            "number", "new list pages whose items are all on other list pages, too"
+        ),
         "posts": shown("number", "new feed posts"),
         "edited_posts": shown("number", "edited feed posts"),
         "missed_posts": shown("number", "estimated number of missed feed posts"),

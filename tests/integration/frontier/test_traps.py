@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -212,3 +214,161 @@ def test_workers_share_limit_of_lists_per_pattern(
         assert 1 in codes, "the worker that ends the run reports that no item was found"
     count = database.targets.count_documents({"start": False})
     assert 40 <= count <= 40 + 32, "the other worker adds at most one page of links"
+
+
+# A list of five pages with ten items each. `shown` are the items of the pages after the last one.
+PAGES, PAGE_ITEMS = 5, 10
+
+
+def pager(shown: Callable[[int], Iterable[int]]) -> Links:
+    """Return the links of a list whose every page links to a next one, also after the last page."""
+
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        page = int(path.partition("/calendar/")[2].strip("/") or 1)
+        is_real = page <= PAGES
+        items = range((page - 1) * PAGE_ITEMS, page * PAGE_ITEMS) if is_real else shown(page)
+        return [f"/calendar/{page + 1}/", *(f"/event/{item}" for item in items)]
+
+    return links
+
+
+def nothing(page: int) -> Iterable[int]:
+    return ()
+
+
+def last_page(page: int) -> Iterable[int]:
+    return range((PAGES - 1) * PAGE_ITEMS, PAGES * PAGE_ITEMS)
+
+
+def shuffled(page: int) -> Iterable[int]:
+    return random.sample(range(PAGES * PAGE_ITEMS), PAGE_ITEMS)
+
+
+@pytest.mark.parametrize("shown", [nothing, last_page, shuffled])
+def test_pages_after_the_end_of_a_list_are_limited_and_visited_rarely(
+    freshet: Freshet, database: Db, shown: Callable[[int], Iterable[int]]
+) -> None:
+    with endless(pager(shown)) as (url, asked):
+        wrapper = calendar_wrapper(freshet, url, max_redundant_lists=20)
+        result = freshet.crawl(wrapper)
+        assert len(items_of(database)) == PAGES * PAGE_ITEMS
+        lists = [path for path in asked if "event" not in path]
+        assert len(lists) == PAGES + 21
+        asked.clear()
+        for visit in range(1, 29):
+            freshet.crawl(wrapper, hours=6.01 * visit)
+        of_pages = Counter(asked)
+    (line,) = lines_with(result.err, "left out, and others like it")
+    assert f"{url}/calendar/{PAGES + 22}/ left out" in line
+    assert "20 list pages in a row show no item that no other list page shows" in line
+    assert "max_redundant_lists in the site definition, or FRESHET_MAX_REDUNDANT_LISTS" in line
+    assert line.endswith("exclude such URLs with not_list_pages)")
+    assert all(of_pages[f"/calendar/{page}/"] == 28 for page in range(2, PAGES + 1))
+    late = [of_pages[f"/calendar/{page}/"] for page in range(PAGES + 5, PAGES + 22)]
+    assert max(late) <= 5, "after 12, 36 and 108 hours, or one visit more"
+    assert len(items_of(database)) == PAGES * PAGE_ITEMS
+    assert database.targets.count_documents({"kind": "list"}) == PAGES + 21
+
+
+def test_new_item_after_redundant_pages_is_found_and_lists_after_it_are_followed(
+    freshet: Freshet, database: Db
+) -> None:
+    extra: dict[int, list[int]] = {}
+    with endless(pager(lambda page: extra.get(page, []))) as (url, _):
+        wrapper = calendar_wrapper(freshet, url, max_redundant_lists=4)
+        freshet.crawl(wrapper)
+        assert database.targets.count_documents({"kind": "list"}) == PAGES + 5
+        extra[PAGES + 5] = [1000]
+        extra[PAGES + 6] = [1001]
+        freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    assert {f"{url}/event/{item}" for item in (1000, 1001)} <= set(items_of(database))
+    found = database.targets.count_documents({"kind": "list"})
+    assert found == PAGES + 6 + 5, "four more after the new item, and the first of them"
+
+
+def test_list_pages_of_other_categories_are_not_redundant(freshet: Freshet, database: Db) -> None:
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        category, _, page = path.strip("/").partition("/")[2].partition("/")
+        if not category:
+            return ["/calendar/all/1/", "/calendar/odd/1/"]
+        number = int(page)
+        pages = [f"/calendar/{category}/{number + 1}/"] if number < 8 else []
+        return [
+            *pages,
+            f"/event/{2 * number + 1}",
+            f"/event/{2 * number + 1 - (category == 'all')}",
+        ]
+
+    with endless(links) as (url, _):
+        keys = {"list_pages": "/calendar/(?P<category>[a-z]+)/", "max_redundant_lists": 1}
+        result = freshet.crawl(calendar_wrapper(freshet, url, **keys))
+    assert "left out" not in result.err
+    assert target(database, f"{url}/event/17")["categories"] == ["all", "odd"]
+    assert database.targets.count_documents({"kind": "list"}) == 17
+
+
+def test_last_pages_of_a_growing_list_are_not_redundant(freshet: Freshet, database: Db) -> None:
+    newest = 4
+
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        page = int(path.partition("/calendar/")[2].strip("/") or 1)
+        first = newest - 2 * (page - 1)
+        more = [f"/calendar/{page + 1}/"] if first > 2 else []
+        return [*more, *(f"/event/{item}" for item in (first, first - 1) if item > 0)]
+
+    with endless(links) as (url, _):
+        wrapper = calendar_wrapper(freshet, url, max_redundant_lists=1)
+        freshet.crawl(wrapper)
+        for newest in range(5, 17):
+            result = freshet.crawl(wrapper, "-a", "full=1", hours=6 * newest)
+            assert "left out" not in result.err
+    assert database.targets.count_documents({"kind": "list"}) == 8
+    assert len(items_of(database)) == 16
+    assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0
+
+
+def test_indexes_of_lists_are_followed_although_they_show_no_items(
+    freshet: Freshet, database: Db
+) -> None:
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        if path.startswith("/calendar/of/"):
+            return [f"/event/{path.strip('/').rpartition('/')[2]}"]
+        page = int(path.partition("/calendar/")[2].strip("/") or 0)
+        more = [f"/calendar/{page + 1}/"] if page < 6 else []
+        return [*more, *(f"/calendar/of/{page}{name}/" for name in "abcdefghijkl")]
+
+    with endless(links) as (url, _):
+        result = freshet.crawl(calendar_wrapper(freshet, url, max_redundant_lists=2))
+    assert "left out" not in result.err
+    assert len(items_of(database)) == 7 * 12
+
+
+def test_run_warns_about_lists_that_only_sort_and_filter_other_lists(
+    freshet: Freshet, database: Db
+) -> None:
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        chosen = path.partition("?")[2].split("&") if "?" in path else []
+        items = [f"/event/{item}" for item in range(5)]
+        more = [f"{name}=1" for name in "abcdef" if f"{name}=1" not in chosen]
+        return [*items, *(f"/calendar/?{'&'.join(sorted([*chosen, name]))}" for name in more)]
+
+    with endless(links) as (url, _):
+        wrapper = calendar_wrapper(freshet, url)
+        result = freshet.crawl(wrapper)
+        again = freshet.crawl(wrapper, hours=7)
+    (line,) = lines_with(result.err, "show only items that other list pages show as well")
+    assert "63 new list pages show only" in line
+    assert f"for example {url}/calendar/?" in line
+    assert "exclude them with not_list_pages" in line
+    assert "show only items" not in again.err
+    assert database.runs.find_one({}, sort=[("started", 1)])["counts"]["redundant_lists"] == 63  # type: ignore[index]

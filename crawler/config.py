@@ -302,7 +302,7 @@ class Config(BaseSettings):
     max_redundant_lists: Count = Field(
         100,
         description="maximum number of list pages in a row, each linked by the one before, that "
-        "show no item that no other list page shows",
+        "show no items, or only those of other pages of the same list",
     )
     max_pattern_lists: Count = Field(
         100_000, description="maximum number of targets per pattern of list_pages"

@@ -285,7 +285,7 @@ class Target:
 
     depth:        number of links from a start URL; 0 for start URLs
     redundant_lists: number of redundant list pages in a row on the way to this target
-    is_redundant: whether this list page showed no item that no other list page shows
+    is_redundant: whether this list page showed no items, or only those of other pages of its list
     post:         `_id` of the feed post whose page this is; such a page is fetched once
     moved_to:     URL to which the feed has permanently redirected `moves` times in a row
     execution_ms: mean time of a cell's recent refreshes

@@ -39,7 +39,7 @@ SITEMAPS = "sitemaps"
 PATTERN_CAPS = {Kind.LIST: "max_pattern_lists", Kind.ITEM: "max_pattern_items"}
 REASONS = {
     "max_depth": "more than {cap:,} pages away from the start URLs",
-    "max_redundant_lists": "{cap:,} list pages in a row show no item that no other list page shows",
+    "max_redundant_lists": "{cap:,} pages of a list in a row show no new item",
     "max_path_repeats": "a path segment occurs more than {cap:,} times",
     "max_pattern_lists": "already {cap:,} list pages match {pattern!r}",
     "max_pattern_items": "already {cap:,} items match {pattern!r}",
@@ -75,15 +75,15 @@ class Traps:
 
     targets:  number of known targets by the digest of their pattern
     left_out: number of links that were left out
-    redundant_lists:   number of new list pages whose items are all on other list pages, too
-    redundant_example: URL of the last of these; empty without one
+    copied_lists: number of new list pages with a query whose items are all on other list pages
+    copied_list:  URL of the last of these; empty without one
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self.wrapper = wrapper
         self.targets: dict[str, int] = {}
         self.left_out = 0
-        self.redundant_lists, self.redundant_example = 0, ""
+        self.copied_lists, self.copied_list = 0, ""
         self._logged: set[tuple[str, str]] = set()
 
     def within_caps(

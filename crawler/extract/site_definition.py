@@ -164,8 +164,8 @@ class Wrapper(BaseModel):
     max_redundant_lists: int | None = Key(
         None,
         ge=1,
-        description="maximum number of list pages in a row that show no item of their own; unset: "
-        "`FRESHET_MAX_REDUNDANT_LISTS`",
+        description="maximum number of list pages in a row that show no items, or only those of "
+        "other pages of the same list; unset: `FRESHET_MAX_REDUNDANT_LISTS`",
     )
     max_pattern_lists: int | None = Key(
         None,

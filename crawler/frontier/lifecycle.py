@@ -50,14 +50,14 @@ MAX_CLOCK_ERROR = timedelta(minutes=1)
 Counts = dict[str, float]
 # Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
-REDUNDANT_LISTS = "redundant lists"
+COPIED_LISTS = "copied lists"
 NOT_STORED = frozenset({"missed visits", "dead_lettered", ITEMS_READ, *LinkCount})
 SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 EXAMPLES = 2
 MAX_FIELDS = 10
-# Warn if a run read at least this many new list pages without an item of their own, and these are
-# at least half of its list pages.
-MANY_REDUNDANT = 50
+# Warn if a run read at least this many new list pages that show only items of other list pages, and
+# these are at least half of its list pages.
+MANY_COPIED = 50
 # Do not warn about missing fields if the probability that they are missing by chance (such as the
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
@@ -255,9 +255,9 @@ async def warnings_of(
     example: URL and reason of a failed visit; empty without one
     """
     lines = await _pattern_warnings(db, wrapper, counts, links, traps.targets)
-    many = round(counts.get(REDUNDANT_LISTS, 0))
-    if many >= MANY_REDUNDANT and 2 * many >= counts.get(f"{Kind.LIST} pages", 0):
-        lines.append(too_many_lists(many, traps.redundant_example))
+    many = round(counts.get(COPIED_LISTS, 0))
+    if many >= MANY_COPIED and 2 * many >= counts.get(f"{Kind.LIST} pages", 0):
+        lines.append(too_many_lists(many, traps.copied_list))
     failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
     if failed and failed == counts.get("visits"):
         pages, since = await visits.failing_pages(db, wrapper.name)
@@ -324,7 +324,7 @@ def too_many_lists(lists: int, example: str) -> str:
     shown = f", for example {example}" if example else ""
     return (
         f"{count(lists, 'new list page')} show only items that other list pages show as well{shown}"
-        "; if they only sort or filter other lists, exclude them with not_list_pages"
+        "; if they sort or filter other lists, exclude them with not_list_pages"
     )
 
 

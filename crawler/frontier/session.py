@@ -23,7 +23,7 @@ from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier, LocalFrontier
 from crawler.frontier.lifecycle import (
-    REDUNDANT_LISTS,
+    COPIED_LISTS,
     Ending,
     EndState,
     RunWarnings,
@@ -407,7 +407,7 @@ class Session:
         """Return the counts of this process that do not come from visits."""
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
         shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
-        shares[REDUNDANT_LISTS] = self.traps.redundant_lists
+        shares[COPIED_LISTS] = self.traps.copied_lists
         if self.is_open and (self.error is not None or self.writer.is_in_doubt):
             shares[IN_DOUBT] = 1
         return shares

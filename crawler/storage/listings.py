@@ -17,11 +17,14 @@ from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage.client import Database, Document, in_batches, insert_new, keep_newest
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
+from crawler.utils.urls import of_same_list
 
 BATCH = 1000
 # A page with more new links to list pages than this is an index of lists. The next pages of a list
 # or of a calendar are fewer.
 MAX_CHAIN_LINKS = 10
+# Maximum number of list pages of an item to search for one of the same list.
+MAX_EDGES = 200
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
 LASTMOD, LIST = "lastmod", "list"
 # Hints of a kind are trusted while this share of the latest visits that they caused found a change,
@@ -77,12 +80,16 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
     for kind in (Kind.ITEM, Kind.LIST):
         of_kind = [link for link in fetched.links or () if link.kind is kind]
         if kind is Kind.LIST:
-            is_redundant = not discovered and not await _shows_own_item(db, target, items)
+            pages = of_same_list(target.url)
+            is_redundant = not discovered and not await _shows_own_item(db, target, items, pages)
             redundant_lists = target.redundant_lists + 1 if is_redundant else 0
             await _note_redundancy(db, target, is_redundant=is_redundant)
-            if is_redundant and items and target.kind is kind and target.content_hash is None:
-                patterns.traps.redundant_lists += 1
-                patterns.traps.redundant_example = target.url
+            # Sorted and filtered lists usually have a query.
+            is_new = target.kind is kind and target.content_hash is None
+            may_be_copy = is_new and "?" in target.url and items and not discovered
+            if may_be_copy and not await _shows_own_item(db, target, items):
+                patterns.traps.copied_lists += 1
+                patterns.traps.copied_list = target.url
         for part in in_batches(of_kind, BATCH):
             links, new = await _discover(db, fetched, part, due, patterns, redundant_lists)
             discovered += new
@@ -96,17 +103,22 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
     return discovered
 
 
-async def _shows_own_item(db: Database, page: Target, items: Sequence[Link]) -> bool:
+async def _shows_own_item(
+    db: Database, page: Target, items: Sequence[Link], pattern: str = ""
+) -> bool:
     """Return whether a page shows an item that no other page shows in the same category.
 
-    A list page without such an item is redundant. Items that moved to the page from a page that was
-    read before count as its own: on a growing site, the last page of a list has only such items.
+    pattern: regular expression of the URLs of the other pages; empty: all pages
+
+    Items that moved to the page from a page that was read before count as its own: on a growing
+    site, the last page of a list has only such items.
     """
     categories = list({link.category for link in items})
-    shown_by_others: Document = {
-        "spider": page.spider, "shown": True, "list": {"$ne": page.url},
+    other: Document = {
+        "shown": True,
         "category": {"$in": categories},
-    }  # fmt: skip
+        "$and": [{"list": {"$ne": page.url}}, {"list": {"$regex": pattern}}],
+    }
     for part in in_batches(items, BATCH):
         pipeline: list[Document] = [
             {"$match": {"_id": {"$in": [f"{page.spider} {link.url}" for link in part]}}},
@@ -115,9 +127,11 @@ async def _shows_own_item(db: Database, page: Target, items: Sequence[Link]) -> 
                     "from": db.listings.name,
                     "localField": "url",
                     "foreignField": "item",
-                    # An item may be on many list pages: one is enough.
                     "pipeline": [
-                        {"$match": shown_by_others},
+                        {"$match": {"spider": page.spider}},
+                        # An item may be on a hundred thousand lists.
+                        {"$limit": MAX_EDGES},
+                        {"$match": other},
                         {"$limit": 1},
                         {"$project": {"_id": 1}},
                     ],

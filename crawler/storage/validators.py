@@ -154,7 +154,7 @@ VALIDATORS: dict[str, Document] = {
                 "number", "number of redundant list pages in a row on the way to it; absent: 0"
             ),
             "redundant": shown(
-                "boolean", "whether a list page shows no item that no other list page shows"
+                "boolean", "whether a list page shows no items but those of pages of the same list"
             ),
             "pattern": shown("string", "digest of the URL pattern that matched"),
             "categories": typed("array", "the newest 100 categories of an item or feed")

@@ -37,8 +37,8 @@ _RUN_COUNTS = shown_object(
         "missed_visits": shown("number", "planned visits that were not made before this run"),
         "dead_lettered": shown("number", "pages that were dead-lettered"),
         "left_out": shown("number", "links that exceeded a limit of the site definition"),
-        "redundant_lists": shown(
-            "number", "new list pages whose items are all on other list pages, too"
+        "copied_lists": shown(
+            "number", "new list pages with a query whose items are all on other list pages"
         ),
         "posts": shown("number", "new feed posts"),
         "edited_posts": shown("number", "edited feed posts"),

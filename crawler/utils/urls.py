@@ -28,6 +28,8 @@ BLANKS = "".join(map(chr, range(33)))
 # Files that servers usually return for the URL of a folder.
 INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx")
 SUFFIXES = ("html", "htm", "php")
+# A number that is not part of a percent escape.
+_NUMBER = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])[0-9]+")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 # URLs that are their own canonical form, as most links are: a name in lower case or an IPv4
@@ -177,6 +179,14 @@ def variants(url: str) -> list[str]:
         for scheme in ("https", "http")
     )
     return [variant for variant in dict.fromkeys(urls) if variant != url]
+
+
+def of_same_list(url: str) -> str:
+    """Return a regular expression of the URLs that differ from this one only in numbers.
+
+    Such URLs are the pages of one list, or the months of a calendar. Takes linear time.
+    """
+    return f"^{_NUMBER.sub('[0-9]+', re.escape(url))}$"
 
 
 def within(host: str, domains: Sequence[str]) -> bool:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from crawler.utils.urls import bare, canonical, host_of, is_http, item_key, like, variants, within
+from crawler.utils.urls import (
+    bare, canonical, host_of, is_http, item_key, like, of_same_list, variants, within,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,3 +211,22 @@ def test_variants_of_a_url_have_one_bare_form() -> None:
 )
 def test_item_key_is_url_without_scheme(url: str | None, key: str | None) -> None:
     assert item_key(url) == key
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "same"),
+    [
+        ("http://a/list?page=2", "http://a/list?page=13", True),
+        ("http://a/2026/12/", "http://a/2027/01/", True),
+        ("http://a/list?page=2", "http://a/list?page=", False),
+        ("http://a/list?page=2", "http://a/list?page=3&sort=price", False),
+        ("http://a/list?page=2", "http://a/listxpage=3", False),
+        ("http://a/red/page/2", "http://a/blue/page/2", False),
+        ("http://a/%E5%BE/2", "http://a/%E5%BE/3", True),
+        ("http://a/%45/2", "http://a/%46/2", False),
+        ("http://a/%E52", "http://a/%E53", True),
+    ],
+)
+def test_pages_of_one_list_differ_only_in_numbers(url: str, other: str, same: bool) -> None:
+    assert bool(re.search(of_same_list(url), other)) is same
+    assert re.search(of_same_list(url), url)

@@ -202,6 +202,7 @@ class LinkCount(StrEnum):
     UNMATCHED:  of these, links that match neither
     FOREIGN:    links to other hosts
     UNFOLLOWED: links that match a pattern, on a start URL that is an item
+    VARIANTS:   items whose page states another form of their URL as canonical; the example has both
     """
 
     PAGES = "pages with links"
@@ -212,6 +213,7 @@ class LinkCount(StrEnum):
     UNMATCHED = "unmatched links"
     FOREIGN = "foreign links"
     UNFOLLOWED = "unfollowed links"
+    VARIANTS = "variant urls"
 
 
 WEEK = timedelta(weeks=1)

@@ -168,6 +168,18 @@ def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
                 yield element, safe_url_string(url, encoding=page.encoding)
 
 
+def canonical_link(page: TextResponse) -> str | None:
+    """Return the absolute URL that an HTML page states as canonical; None without a valid one."""
+    if b"canonical" not in page.body:
+        return None
+    href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("")
+    try:
+        url = urljoin(page.url, href.strip(BLANKS))
+    except ValueError:
+        return None
+    return url if href and is_http(url) else None
+
+
 def digests_of(links: Iterable[tuple[etree._Element, str]]) -> dict[str, str]:
     """Return the listing digest of each item of a page by the item's URL.
 

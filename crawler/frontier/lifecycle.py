@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from bson import ObjectId
 
@@ -58,6 +59,8 @@ MAX_FIELDS = 10
 # Warn if a run read at least this many new list pages that show only items of other list pages, and
 # these are at least half of its list pages.
 MANY_COPIED = 50
+# Warn if this many items state another form of their URL as canonical.
+MANY_VARIANTS = 5
 # Do not warn about missing fields if the probability that they are missing by chance (such as the
 # discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
@@ -280,7 +283,7 @@ async def _pattern_warnings(
     """Return the warnings about patterns and selectors that matched nothing."""
     if not wrapper.item_pages:
         return []
-    lines = [*_skipped_links(counts, links)]
+    lines = [*_skipped_links(counts, links), *await _variant_urls(db, wrapper, counts, links)]
     if counts.get(LinkCount.PAGES) and not counts.get(LinkCount.AMBIGUOUS):
         keys = [
             f"{kind}_pages"
@@ -387,6 +390,26 @@ def _skipped_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[s
             "on it are not followed; if it is a list of items, make list_pages match it or narrow "
             "item_pages"
         )
+
+
+async def _variant_urls(
+    db: Database, wrapper: Wrapper, counts: Mapping[str, float], links: LinkCounts
+) -> list[str]:
+    """Return a warning about items that are targets under several forms of their URL."""
+    many = round(counts.get(LinkCount.VARIANTS, 0))
+    url, _, canonical = links.examples.get(LinkCount.VARIANTS, "").partition(" ")
+    if many < MANY_VARIANTS or not canonical:
+        return []
+    if len(await targets.of_url(db, [url, canonical], wrapper.name)) < 2:
+        return []
+    names = dict.fromkeys(name for name, _ in parse_qsl(urlsplit(url).query, True))
+    stated = dict(parse_qsl(urlsplit(canonical).query, True))
+    extra = [name for name in names if name not in stated]
+    fix = f"add {listed(extra)} to strip_parameters" if extra else "use not_item_pages"
+    return [
+        f"{count(many, 'item')} visited under another form of the URL that the page states as "
+        f"canonical, for example {url} in addition to {canonical}; to visit each item once, {fix}"
+    ]
 
 
 async def _has_matched(

@@ -51,6 +51,7 @@ _RUN_COUNTS = shown_object(
         "unmatched_links": shown("number", "links that no pattern matches"),
         "foreign_links": shown("number", "links to other hosts"),
         "unfollowed_links": shown("number", "matching links on a start URL that is an item"),
+        "variant_urls": shown("number", "items that state another form of their URL as canonical"),
         "items_read": shown("number", "items whose fields were read"),
         "without_FIELD": shown("number", "items without this field"),
     },

@@ -362,3 +362,44 @@ def found_by_doctor(freshet: Freshet, wrapper: Path) -> list[tuple[str, str, str
     findings = json.loads(done.out)["findings"]
     wanted = [finding for finding in findings if finding["check"] in ("items", "fields")]
     return [(finding["check"], finding["status"], finding["found"]) for finding in wanted]
+
+
+@pytest.mark.parametrize(
+    ("other", "canonical", "fix"),
+    [
+        ("{0}?ref=list", "{0}", "add ref to strip_parameters"),
+        ("{0}?b=1&id=7&ref=", "{0}?id=7", "add b, ref to strip_parameters"),
+        ("/artikel/HAUS-{1}.html", "/artikel/haus-{1}.html", "use not_item_pages"),
+        # The home page on all pages, one item on all pages, and URLs that are no items.
+        ("{0}?ref=list", "/index.html", ""),
+        ("{0}?ref=list", ITEMS[0], ""),
+        ("{0}?ref=list", "{0}#top", "add ref to strip_parameters"),
+        ("{0}?ref=list", "http://[", ""),
+    ],
+)
+def test_run_warns_about_items_under_several_urls(
+    freshet: Freshet, pages: Pages, database: Db, other: str, canonical: str, fix: str
+) -> None:
+    """The site links to both forms of the URL of each item; its pages state the canonical one."""
+    links = []
+    for n, path in enumerate(ITEMS):
+        stated = canonical.format(path, n)
+        page = f'<head><link rel="canonical" href="{stated}"></head><h1>Haus {n}</h1>'
+        for link in (other.format(path, n), stated if "{" in canonical else path):
+            links.append(link)
+            if "?" not in link:
+                pages.file(link.partition("#")[0], page)
+        pages.file(path, page)
+    pages.list("index.html", links)
+    wrapper = freshet.wrapper(
+        "shop", start_urls=[f"{pages.url}/index.html"], item_pages="/artikel/",
+        fields={"title": "h1"},
+    )  # fmt: skip
+    lines = warned(freshet.crawl(wrapper))
+    if not fix:
+        assert lines == []
+        return
+    (line,) = lines
+    assert line.startswith("12 items visited under another form of the URL that the page states")
+    assert line.endswith(f"to visit each item once, {fix}")
+    assert database.targets.count_documents({"kind": "item"}) == 24, "no item is left out"

@@ -8,8 +8,16 @@ import time
 import pytest
 
 from crawler.utils.urls import (
-    bare, canonical, host_of, is_http, item_key, like, of_same_list, variants, within,
-)  # fmt: skip
+    bare,
+    canonical,
+    host_of,
+    is_http,
+    item_key,
+    like,
+    of_same_list,
+    variants,
+    within,
+)
 
 
 @pytest.mark.parametrize(

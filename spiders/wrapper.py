@@ -38,10 +38,10 @@ from crawler.errors import (
 )
 from crawler.extract.cells import Cell
 from crawler.extract.links import (
-    canonical_link,
     category_of,
     sitemap_links,
     sitemap_of,
+    variant_counts,
     wanted_links,
 )
 from crawler.extract.list_wrappers import address, slot
@@ -81,7 +81,7 @@ from crawler.utils.sandbox import (
     time_limit,
 )
 from crawler.utils.text import storable_name
-from crawler.utils.urls import bare, host_of, without_userinfo
+from crawler.utils.urls import host_of
 
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
@@ -498,10 +498,8 @@ class WrapperSpider(Spider):
         # A page with all of several fields is the right one, whatever its heading says.
         if missing or len(content) < 2 or self.wrapper.wants_main_text:
             fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
-        longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
-        if (canonical := self._other_form(page, fetched)) is not None:
-            counts.add(LinkCount.VARIANTS, f"{fetched.target.url} {canonical}")
-            fetched.link_counts = counts
+        longest = self.config.url_characters
+        fetched.link_counts = counts = variant_counts(page, self.wrapper, longest, self.kept_links)
         if len(missing) == len(content):
             names = ", ".join(self.wrapper.fields)
             fetched.reason = f"none of the fields found: {names}" if names else "no text found"
@@ -511,30 +509,12 @@ class WrapperSpider(Spider):
         elif self.wrapper.follow_item_links:
             links = wanted_links(page, self.wrapper, None, longest, counts)
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)
-            fetched.link_counts = counts
         elif is_start:
             # Matching links on a start URL that is an item suggest that it is really a list page.
             links = wanted_links(page, self.wrapper, None, longest, LinkCounts())
             if unfollowed_links := sum(link.pattern is not None for link in links):
                 counts.counts[LinkCount.UNFOLLOWED] = unfollowed_links
                 counts.examples[LinkCount.UNFOLLOWED] = fetched.target.url
-            fetched.link_counts = counts
-
-    def _other_form(self, page: TextResponse, fetched: Fetched) -> str | None:
-        """Return the canonical URL of an item if it is another form of the item's URL.
-
-        The forms differ in parameters, upper case, a slash or an index file. Canonical URLs of
-        other pages are ignored, because many sites state their home page on all pages.
-        """
-        url = fetched.final_url or fetched.target.url
-        if (stated := canonical_link(page)) is None or len(stated) > self.config.url_characters:
-            return None
-        try:
-            stated = self.wrapper.canonical(without_userinfo(stated))
-        except ValueError:
-            return None
-        is_other = stated != url and bare(stated) == bare(url) and host_of(stated) == host_of(url)
-        return stated if is_other and self.wrapper.match(stated).kind is Kind.ITEM else None
 
     def _sitemap(self, response: Response) -> Sitemap | None:
         return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))

@@ -31,7 +31,7 @@ from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
-from crawler.utils.urls import BLANKS, is_http, without_userinfo
+from crawler.utils.urls import BLANKS, bare, host_of, is_http, without_userinfo
 
 logger = logging.getLogger(__name__)
 # Placeholder pattern for the parts of a sitemap index, which match no pattern.
@@ -168,16 +168,27 @@ def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
                 yield element, safe_url_string(url, encoding=page.encoding)
 
 
-def canonical_link(page: TextResponse) -> str | None:
-    """Return the absolute URL that an HTML page states as canonical; None without a valid one."""
-    if b"canonical" not in page.body:
-        return None
-    href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("")
-    try:
-        url = urljoin(page.url, href.strip(BLANKS))
-    except ValueError:
-        return None
-    return url if href and is_http(url) else None
+def variant_counts(
+    page: TextResponse, wrapper: Wrapper, max_characters: int, kept_links: int
+) -> LinkCounts:
+    """Return new link counts, in which an item counts if its page states another form of its URL.
+
+    The forms differ in parameters, upper case, a slash or an index file. Canonical URLs of other
+    pages are ignored, because many sites state their home page on all pages.
+    """
+    counts = LinkCounts(kept_links)
+    if b"canonical" not in page.body or page.selector.type == "json":
+        return counts
+    href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("").strip(BLANKS)
+    with suppress(ValueError):
+        stated = urljoin(page.url, href)
+        if href and is_http(stated) and len(stated) <= max_characters:
+            url, stated = wrapper.canonical(page.url), wrapper.canonical(without_userinfo(stated))
+            is_other_form = stated != url and bare(stated) == bare(url)
+            is_same_host = host_of(stated) == host_of(url)
+            if is_other_form and is_same_host and wrapper.match(stated).kind is Kind.ITEM:
+                counts.add(LinkCount.VARIANTS, f"{url} {stated}")
+    return counts
 
 
 def digests_of(links: Iterable[tuple[etree._Element, str]]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from crawler.extract.site_definition import OPTIONAL_VALUES
 from crawler.frontier.session import Session
 from crawler.items import SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
 from crawler.storage import posts
@@ -83,7 +84,14 @@ class BreakageDetector:
             return shrunk(fetched, old, lambda url: wrapper.match(url).kind is Kind.ITEM)
         if fetched.target.kind is not Kind.ITEM or fetched.content is None:
             return None
-        lost = await self._usual_of(lost_fields(old, fetched.content))
+        lost = await self._usual_of(
+            [
+                name
+                for name in lost_fields(old, fetched.content)
+                # Of pages without selectors. A sold-out product may well lose its offers.
+                if name not in OPTIONAL_VALUES or name in self._session.wrapper.fields
+            ]
+        )
         return broken_selector(fetched, lost) if lost else None
 
     async def _usual_of(self, names: list[str]) -> list[str]:

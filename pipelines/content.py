@@ -86,8 +86,14 @@ def content_hash(fetched: Fetched) -> str:
 
 def _compared(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of an item or a post as it is compared: its main text without counters."""
-    text = content.get("main_text")
-    return content | ({"main_text": without_unstable(text)} if isinstance(text, str) else {})
+    text, details = content.get("main_text"), content.get("details")
+    if isinstance(text, str):
+        content = content | {"main_text": without_unstable(text)}
+        # Details are parts of the page that the main text lacks, or a field of that name.
+        if isinstance(details, list) and all(isinstance(line, str) for line in details):
+            lines = without_unstable("\n".join(details)).split("\n")
+            content["details"] = [line for line in lines if line.strip()]
+    return content
 
 
 def post_of(entry: Entry) -> Post:

@@ -45,7 +45,8 @@ from crawler.extract.links import (
     wanted_links,
 )
 from crawler.extract.list_wrappers import address, slot
-from crawler.extract.main_text import load, main_text
+from crawler.extract.main_text import load
+from crawler.extract.page_values import page_values
 from crawler.extract.response import (
     HANDLED,
     PageParts,
@@ -417,15 +418,13 @@ class WrapperSpider(Spider):
         return (*EXPORTED, *self.wrapper.columns, *DUPLICATE_COLUMNS)
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
-        """Extract the fields of an item page, and the main text if the definition asks for it."""
+        """Extract the fields of an item page, and its main text if the definition asks for it."""
         zone, day_first = self.wrapper.zone, self.wrapper.day_first
         content = {
             name: field.read(response, zone, day_first=day_first)
             for name, field in self.wrapper.fields.items()
         }
-        if self.wrapper.wants_main_text:
-            content = main_text(response) | content
-        return content
+        return (page_values(response) if self.wrapper.wants_main_text else {}) | content
 
     def fetched(self, response: Response, target: Target) -> Fetched:
         """Create a Fetched with the metadata of a response, before its content is extracted."""

@@ -61,11 +61,13 @@ POSTS = (
 # Parts of a page beside its content, which may differ on every visit: tags, and names in classes
 # and ids. Names such as `ad-price`, `promo` and `menu` also occur in the content.
 REGION_TAGS = frozenset({"aside", "nav"})
+REGION_ROLES = frozenset({"alertdialog", "banner", "contentinfo", "dialog", "navigation"})
 FRAME_TAGS = frozenset({"footer", "header"})
 CONTENT_TAGS = frozenset({"article", "main"})
 REGION_NAME = re.compile(
     r"(?:[a-z0-9-]{0,40}-)?(?:side-?bar|breadcrumbs?|nav|navbar|navigation|masthead|topbar"
     r"|newsletter|copyright|gdpr|consent|cookies?-(?:banner|notice|bar|law|popup|message)|banners?"
+    r"|onetrust|cookiebot|usercentrics|didomi|cmp|cmplz|truste"
     r"|advert|adverts|advertisements?|advertising|adsense|sponsored|related|recommended"
     r"|recommendations?|similar|trending|popular|social|sharing|mini-?cart|shopping-cart)"
     r"(?:-(?:box|block|area|container|wrapper|items?|products?|posts?|list|links?|section|widget"
@@ -189,7 +191,7 @@ def short_post(body: Any, titles: list[str]) -> str:
     titles: titles of the page, to recognize its heading
     """
     blocks = blocks_of(body)
-    heading = _title_heading(body, titles)
+    heading = title_heading(body, titles)
     candidates = (
         *(_blocks_by_name(body, blocks, names) for names in NAMES),
         _blocks_after_heading(blocks, heading),
@@ -211,7 +213,7 @@ def _without_regions(text: str, body: Any) -> str:
     From a page with little prose, trafilatura returns all lines, and so does the text of the body.
     """
     blocks = blocks_of(body, without=UNSEEN)
-    inside = _in_regions(body, blocks)
+    inside = elements_beside(body, blocks)
     if not inside:
         return text
     around: set[str] = set()
@@ -224,7 +226,7 @@ def _without_regions(text: str, body: Any) -> str:
     return "\n".join(kept) or text
 
 
-def _in_regions(body: Any, blocks: list[Block]) -> set[Any]:
+def elements_beside(body: Any, blocks: list[Block]) -> set[Any]:
     """Return the elements beside the content: regions without a main heading, with little prose."""
     prose: Counter[Any] = Counter()
     for block in blocks:
@@ -250,8 +252,10 @@ def _in_regions(body: Any, blocks: list[Block]) -> set[Any]:
 
 def _is_region(element: Any) -> bool:
     names = f"{element.get('class') or ''} {element.get('id') or ''}"
-    return element.tag in REGION_TAGS or (
-        names != " " and _has_region_name(names[:MAX_NAME_CHARACTERS])
+    return (
+        element.tag in REGION_TAGS
+        or element.get("role") in REGION_ROLES
+        or (names != " " and _has_region_name(names[:MAX_NAME_CHARACTERS]))
     )
 
 
@@ -268,29 +272,34 @@ def blocks_of(body: Any, without: Collection[str] = BOILERPLATE) -> list[Block]:
     without: tags of the boilerplate
     """
     blocks: dict[Block, None] = {}
-    places: dict[Any, tuple[Block | None, bool]] = {body.getparent(): (Block(body, False), False)}
+    # The block of each open element, and whether the element is inside a link.
+    places: list[tuple[Block | None, bool]] = [(Block(body, False), False)]
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
+        block, linked = places[-1]
         if event == "start":
-            block, linked = places[element.getparent()]
             if block is None or element.tag in without:
                 block, linked = None, False
             elif element.tag not in INLINE:
                 # A paragraph inside a heading is text: the heading was never closed.
                 within = block.heading and element.tag != "p"
                 block = Block(element, within or element.tag in HEADINGS)
-            places[element] = block, linked or (block is not None and element.tag == "a")
+            places.append((block, linked or (block is not None and element.tag == "a")))
+        elif event == "end":
+            places.pop()
+        block, linked = places[-1]
         text = (element.text if event == "start" else element.tail) or ""
-        block, linked = places[element if event == "start" else element.getparent()]
-        if block:
-            block.parts.append(" " * (element.tag == "br") + text)
-            block.linked += len(squeeze(text)) * linked
-            blocks |= {block: None} if text.strip() else {}
+        if block is None or not (text or element.tag == "br"):
+            continue
+        block.parts.append(" " * (element.tag == "br") + text)
+        if text and not text.isspace():
+            blocks[block] = None
+            block.linked += len(squeeze(text)) if linked else 0
     for block in blocks:
         block.text = squeeze("".join(block.parts))
     return list(blocks)
 
 
-def _title_heading(body: Any, titles: list[str]) -> Any:
+def title_heading(body: Any, titles: list[str]) -> Any:
     """Return the heading that shares the most text with one of the page's titles."""
     title_letters = [_letters(title) for title in titles]
     matches: list[tuple[int, Any]] = []

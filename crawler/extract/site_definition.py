@@ -52,6 +52,8 @@ from schedules.history import DAY_HOURS
 
 # Values in the content of an item that are extracted from the page without a field.
 PAGE_VALUES = ("title", "main_text")
+# Further values that a page has or has not.
+OPTIONAL_VALUES = ("offers", "details", "files")
 PRICE_KEYS = ("amount", "currency")
 # Keys that are not allowed in lists of feeds or cells.
 SITE_KEYS = (
@@ -426,7 +428,8 @@ class Wrapper(BaseModel):
     @property
     def columns(self) -> Iterator[str]:
         """Yield the names of the columns of an item in CSV; a price has two."""
-        for name in self.field_names:
+        optional = OPTIONAL_VALUES if self.wants_main_text else ()
+        for name in dict.fromkeys((*self.field_names, *optional)):
             field = self.fields.get(name)
             is_price = field is not None and field.type is FieldType.PRICE
             yield from (f"{name}.{key}" for key in PRICE_KEYS) if is_price else (name,)

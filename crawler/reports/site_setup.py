@@ -297,15 +297,15 @@ def values_of(
     return rows
 
 
-def main_texts_of(pages: Sequence[tuple[str, str]]) -> list[dict[str, str | None]]:
-    """Return the title and the main text of some pages, cut as they are shown.
+def page_values_of(pages: Sequence[tuple[str, str]]) -> list[dict[str, str | None]]:
+    """Return title, main text and further values of some pages, cut as they are shown.
 
     pages: HTML and URL of each
     """
-    from crawler.extract.main_text import main_text  # slow: loads trafilatura
+    from crawler.extract.page_values import page_values  # slow: loads trafilatura
 
-    texts = [main_text(page_of(html, url)) for html, url in pages]
-    return [{name: _shown(value) for name, value in text.items()} for text in texts]
+    values = [page_values(page_of(html, url)) for html, url in pages]
+    return [{name: _shown(value) for name, value in each.items()} for each in values]
 
 
 def field_at(number: int, pages: Sequence[tuple[str, str]]) -> ChosenField | None:

@@ -22,7 +22,7 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, worth_fetching
 from crawler.extract.response import PASSWORD
-from crawler.extract.site_definition import PAGE_VALUES
+from crawler.extract.site_definition import OPTIONAL_VALUES, PAGE_VALUES
 from crawler.reports import site_setup
 from crawler.reports.definition_edit import DefinitionEdit
 from crawler.reports.site_setup import SAMPLE_PAGES, CategoryItems, ChosenField, FieldValues
@@ -95,7 +95,7 @@ class SitePages:
         self.config = config
         self._fetch = fetch
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
-        self._main_texts: dict[CachedPage, dict[str, str | None]] = {}
+        self._values: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = Sandbox(READ_SECONDS, READ_MB)
         self._fetch_slot = asyncio.Semaphore(1)
         self._waiting = 0
@@ -239,28 +239,35 @@ class SitePages:
         except LimitExceeded as error:
             raise ConfigError(f"This page cannot be shown: it {error}") from None
 
-    async def main_texts(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
-        """Return the titles and main texts of pages, cut for display; parse each page only once."""
+    async def values_of_pages(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
+        """Return titles, main texts and so on, cut for display; parse each page only once."""
         kept = set(self._pages.values())
-        self._main_texts = {key: text for key, text in self._main_texts.items() if key in kept}
-        unread = [page for page in pages if page not in self._main_texts]
+        self._values = {key: text for key, text in self._values.items() if key in kept}
+        unread = [page for page in pages if page not in self._values]
         if unread:
             texts = [(page.html, page.final_url) for page in unread]
-            extracted = await self.read(partial(site_setup.main_texts_of, texts))
-            self._main_texts |= dict(zip(unread, extracted, strict=True))
-        return [self._main_texts[page] for page in pages]
+            extracted = await self.read(partial(site_setup.page_values_of, texts))
+            self._values |= dict(zip(unread, extracted, strict=True))
+        return [self._values[page] for page in pages]
 
     async def _page_values(
         self, edit: DefinitionEdit, pages: Sequence[CachedPage]
     ) -> list[FieldValues]:
-        """Return title and main text, except those that a field of the same name replaces."""
-        names = [name for name in PAGE_VALUES if name not in {field.name for field in edit.fields}]
+        """Return the values of pages without fields, except those that a field replaces."""
+        replaced = {field.name for field in edit.fields}
+        names = [name for name in PAGE_VALUES if name not in replaced]
         try:
-            texts = await self.main_texts(pages)
+            texts = await self.values_of_pages(pages)
         except ConfigError as error:
             return [{"name": name, "values": [], "problem": str(error)} for name in names]
+        # Most pages lack some of these values.
+        names += [
+            name
+            for name in OPTIONAL_VALUES
+            if name not in replaced and any(name in text for text in texts)
+        ]
         return [
-            {"name": name, "values": [text[name] for text in texts], "problem": None}
+            {"name": name, "values": [text.get(name) for text in texts], "problem": None}
             for name in names
         ]
 

@@ -25,6 +25,8 @@ from crawler.extract import plain_text
 from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
 from crawler.extract.main_text import load, main_text
+from crawler.extract.page_values import page_values
+from crawler.extract.stable_text import without_unstable
 from crawler.feeds.discovery import candidates
 from crawler.feeds.opml import read_list
 from crawler.feeds.parser import read
@@ -84,8 +86,16 @@ def parse_page(text: str) -> None:
     wanted_links(page, wrapper(), None, 2000, LinkCounts())
 
 
+def read_page_values(text: str) -> None:
+    script = f"<script type='application/ld+json'>{text}</script>"
+    marked = f"<p itemscope itemprop=price class=x>{text}"
+    page_values(response(f"<h1>x</h1>{script}"))
+    page_values(response(f"<h1>x</h1>{marked}"))
+
+
 def digest_content(text: str) -> None:
     digest(normal({"text": text, text[:1000]: [text]}))
+    without_unstable(text)
 
 
 def sketch_text(text: str) -> None:
@@ -151,6 +161,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "crawler/dedup": sketch_text,
     "crawler/search.py": search_text,
     "crawler/extract/main_text.py": parse_page,
+    "crawler/extract/page_values.py": read_page_values,
     "crawler/extract/fields.py": parse_fields,
     "crawler/extract/plain_text.py": strip_markup,
     "crawler/feeds/parser.py": parse_feeds,
@@ -160,7 +171,11 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "crawler/extract/links.py": parse_sitemaps,
     "crawler/utils/diff.py": compute_diffs,
 }
-PAGE_PARSERS = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
+PAGE_PARSERS = {
+    "crawler/extract/main_text.py",
+    "crawler/extract/page_values.py",
+    "crawler/feeds/discovery.py",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -81,6 +81,8 @@ class FreshetCommand(ScrapyCommand):
     arguments: ClassVar[tuple[str, ...]] = ()
     summary: ClassVar[str]
     example: ClassVar[str]
+    # Names of all options, to suggest one.
+    options: Iterable[str] = ()
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""

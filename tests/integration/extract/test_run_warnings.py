@@ -79,7 +79,7 @@ def test_login_page_in_place_of_the_start_page_is_named(
         f"{pages.url}/index.html asks for a password; if the site requires one, add headers or "
         "cookies to the site definition"
     )
-    checked = run(freshet, "wrapper", "check", define(), f"{pages.url}/index.html")
+    checked = freshet("wrapper", "check", define(), f"{pages.url}/index.html")
     assert checked.code == 1
     assert f"matches list_pages or item_pages; {pages.url}/index.html asks for" in checked.out
 

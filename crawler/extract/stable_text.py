@@ -139,24 +139,38 @@ _NOTE = re.compile(
     r" (?:.{0,40}\b20\d\d\b|\d{1,2}:\d\d|[a-z]{2,8}(?:day|tag|woch)\b)).{0,200}",
     re.I,
 )
-_UNSTABLE = tuple(
-    (signs, re.compile(pattern, re.I)) for signs, pattern in (_RELATIVE_TIMES | _COUNTERS).items()
-)
+_DIGITS = "0123456789"
+_Patterns = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
+_TIMES: _Patterns = tuple((signs, re.compile(x, re.I)) for signs, x in _RELATIVE_TIMES.items())
+_NUMBERS: _Patterns = tuple((signs, re.compile(x, re.I)) for signs, x in _COUNTERS.items())
 
 
 def without_unstable(text: str) -> str:
     """Return a text without relative times, counters of views, and notes on when it was made."""
-    lowered, lines = text.lower(), text.split("\n")
-    patterns = [
-        (found, pattern)
-        for signs, pattern in _UNSTABLE
-        if (found := [sign for sign in signs if sign in lowered])
-    ]
-    for i, line in enumerate(lowered.split("\n")):
+    lines, lowered = text.split("\n"), text.lower().split("\n")
+    # Counters have a number, which few lines of prose have.
+    numbered = {i for i, line in enumerate(lowered) if _has_digit(line)}
+    times = _with_signs(_TIMES, "\n".join(lowered))
+    numbers = _with_signs(_NUMBERS, "\n".join([lowered[i] for i in sorted(numbered)]))
+    for i, line in enumerate(lowered):
         if line.startswith(_NOTE_STARTS) and _NOTE.fullmatch(lines[i]):
             lines[i] = ""
             continue
-        for signs, pattern in patterns:
+        for signs, pattern in (*times, *numbers) if i in numbered else times:
             if any(sign in line for sign in signs):
                 lines[i] = pattern.sub("", lines[i])
     return "\n".join(lines)
+
+
+def _has_digit(line: str) -> bool:
+    """Return whether a line has a digit, or may have one of a script other than Latin."""
+    return not line.isascii() or any(digit in line for digit in _DIGITS)
+
+
+def _with_signs(patterns: _Patterns, text: str) -> list[tuple[list[str], re.Pattern[str]]]:
+    """Return the patterns of which a text has signs, with these signs."""
+    return [
+        (found, pattern)
+        for signs, pattern in patterns
+        if (found := [sign for sign in signs if sign in text])
+    ]

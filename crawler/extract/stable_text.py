@@ -147,10 +147,11 @@ _NUMBERS: _Patterns = tuple((signs, re.compile(x, re.I)) for signs, x in _COUNTE
 
 def without_unstable(text: str) -> str:
     """Return a text without relative times, counters of views, and notes on when it was made."""
-    lines, lowered = text.split("\n"), text.lower().split("\n")
+    whole = text.lower()
+    lines, lowered = text.split("\n"), whole.split("\n")
     # Counters have a number, which few lines of prose have.
     numbered = {i for i, line in enumerate(lowered) if _has_digit(line)}
-    times = _with_signs(_TIMES, "\n".join(lowered))
+    times = _with_signs(_TIMES, whole)
     numbers = _with_signs(_NUMBERS, "\n".join([lowered[i] for i in sorted(numbered)]))
     for i, line in enumerate(lowered):
         if line.startswith(_NOTE_STARTS) and _NOTE.fullmatch(lines[i]):

@@ -8,8 +8,9 @@ from random import Random
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from w3lib.url import safe_url_string
 
-from crawler.utils.urls import canonical, host_of, is_http, within
+from crawler.utils.urls import canonical, host_of, is_http, is_plain, within
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="?#")
 PIECES = st.text(LETTERS, max_size=8) | st.sampled_from(
@@ -63,6 +64,14 @@ def test_plain_urls_match_parsed_urls(
     url = "/".join([f"{scheme}://{host}{port}", *segments])
     # A URL with a fragment is always parsed.
     assert result(url) == result(f"{url}#")
+
+
+@given(st.sampled_from(["http", "https"]), HOSTS, PORTS, st.lists(SEGMENTS, max_size=4))
+@example("https", "www.example.org", ":8080", ["a-b", "c_d.html"])
+def test_plain_urls_need_no_escapes(scheme: str, host: str, port: str, segments: list[str]) -> None:
+    url = "/".join([f"{scheme}://{host}{port}", *segments])
+    if is_plain(url):
+        assert safe_url_string(url) == url
 
 
 @given(st.text(st.characters(), max_size=60))

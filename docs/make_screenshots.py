@@ -20,7 +20,7 @@ from email.utils import format_datetime
 from html import escape
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageChops
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +42,8 @@ DOCUMENTED = (
 )  # fmt: skip
 # The app has few colors, so a palette keeps them.
 COLORS = 96
+# Pixels below the content of a page.
+MARGIN = 24
 # One channel, and rules about some events of the demo.
 NOTIFY = """
 [channels.team]
@@ -59,6 +61,8 @@ channels = "team"
 """
 END = NOON + WEEKS * WEEK
 JOB_MILLISECONDS = 120_000
+COMPUTING_MILLISECONDS = 500
+Views = dict[str, Callable[[Page, str], None]]
 
 
 def main() -> None:
@@ -91,18 +95,28 @@ def main() -> None:
             freshet("crawl", "feeds")
             # The demo visits the blog only once.
             freshet("crawl", BLOG, "-s", "AUTOTHROTTLE_ENABLED=0")
-            # Nobody listens, so that the channel is shown as failing.
-            freshet("notify", "deliver")
             with app() as url, sync_playwright() as playwright:
                 sandbox = os.geteuid() != 0
                 browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox)
                 read_old_changes(browser, url)
-                take_all(browser, url, site.url)
+                take(VIEWS, browser, url, site.url)
+                # Nobody listens, so that the channel is shown as failing.
+                freshet("notify", "deliver")
+                take(CHANNEL_VIEWS, browser, url, site.url)
         finally:
             freshet("db", "stop")
     for name in DOCUMENTED:
-        picture = Image.open(ALL / f"{name}.png").convert("RGB").quantize(COLORS)
-        picture.save(PICTURES / f"web-{name}.png", optimize=True)
+        picture = without_empty_end(Image.open(ALL / f"{name}.png").convert("RGB"))
+        picture.quantize(COLORS).save(PICTURES / f"web-{name}.png", optimize=True)
+
+
+def without_empty_end(picture: Image.Image) -> Image.Image:
+    """Return a screenshot without the empty part below the content of the page."""
+    corner = picture.getpixel((picture.width - 1, picture.height - 1))
+    empty = Image.new("RGB", picture.size, corner)
+    content = ImageChops.difference(picture, empty).getbbox()
+    assert content
+    return picture.crop((0, 0, picture.width, min(content[3] + MARGIN, picture.height)))
 
 
 def freshet(*words: str) -> None:
@@ -178,8 +192,8 @@ def read_old_changes(browser: Browser, url: str) -> None:
     page.close()
 
 
-def take_all(browser: Browser, url: str, site_url: str) -> None:
-    """Take the screenshots of all views, in all widths and color schemes."""
+def take(views: Views, browser: Browser, url: str, site_url: str) -> None:
+    """Take screenshots of views, in all widths and color schemes."""
     for width, height in SIZES.items():
         for scheme in SCHEMES:
             context = browser.new_context(
@@ -188,7 +202,7 @@ def take_all(browser: Browser, url: str, site_url: str) -> None:
             )  # fmt: skip
             context.set_default_timeout(JOB_MILLISECONDS)
             page = context.new_page()
-            for name, show in VIEWS.items():
+            for name, show in views.items():
                 show(page, site_url)
                 page.wait_for_load_state("load")
                 wide = page.evaluate("document.documentElement.scrollWidth")
@@ -205,7 +219,9 @@ def path_view(path: str) -> Callable[[Page, str], None]:
     def show(page: Page, _: str) -> None:
         page.goto(path)
         # Numbers of the first visit are computed in the background.
-        page.reload()
+        while page.locator("[data-computing]").count():
+            page.wait_for_timeout(COMPUTING_MILLISECONDS)
+            page.reload()
 
     return show
 
@@ -258,7 +274,7 @@ def show_setup(page: Page, site_url: str) -> None:
     page.get_by_role("heading", name="3. Fields").evaluate("each => each.scrollIntoView()")
 
 
-VIEWS: dict[str, Callable[[Page, str], None]] = {
+VIEWS: Views = {
     "board": path_view("/"),
     "site": path_view(f"/sites/{SHOP}"),
     "changes": path_view("/changes?kind=changed"),
@@ -271,9 +287,11 @@ VIEWS: dict[str, Callable[[Page, str], None]] = {
     "duplicate": show_duplicate,
     "setup": show_setup,
     "notifications": path_view("/notifications"),
-    "notification-channel": path_view("/notifications/channel?name=team&state=waiting"),
     "notification-rule": path_view("/notifications/rule"),
     "notification-preview": path_view("/notifications/preview?events=new&events=changed"),
+}
+CHANNEL_VIEWS: Views = {
+    "notification-channel": path_view("/notifications/channel?name=team&state=waiting"),
 }
 
 

@@ -101,32 +101,50 @@
     ctx.restore();
   }
 
+  // Without a mouse over the chart, the legend has the values near the chosen budget.
+  function legend(chart) {
+    if (chart.cursor.idx !== null && chart.cursor.idx !== undefined) return;
+    const budget = Math.log(Math.min(Math.max(typed() || least, least), most));
+    const far = chart.data[0].map((x) => Math.abs(Math.log(x) - budget));
+    chart.setLegend({ idx: far.indexOf(Math.min(...far)) }, false);
+  }
+
+  // Multiples of 1, 2 and 5.
+  const ticks = (low, high) => {
+    const all = [];
+    for (let unit = 10 ** Math.floor(Math.log10(low)); unit <= high; unit *= 10) {
+      all.push(...[1, 2, 5].map((n) => n * unit).filter((x) => x >= low && x <= high));
+    }
+    return all;
+  };
+
   async function draw() {
     const place = document.getElementById("chart");
     const answer = await fetch(form.dataset.curve);
     if (!answer.ok || typeof uPlot === "undefined") return;
     const curve = await answer.json();
-    const axis = { stroke: color("--text"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
+    const thin = { stroke: color("--line"), width: 1 / window.devicePixelRatio };
+    const axis = { stroke: color("--text"), grid: thin, ticks: { ...thin, size: 4 } };
     const width = () => Math.max(place.clientWidth - 16, 200);
     plot?.destroy();
     plot = new uPlot({
       width: width(), height: 260,
       scales: {
-        x: { time: false, distr: 3, log: 10 },
-        share: { range: [0, 1] },
+        x: { time: false, distr: 3, log: 10, range: (_, low, high) => [low, high] },
+        share: { range: (_, low, high) => [Math.floor(10 * low) / 10, Math.ceil(10 * high) / 10] },
         hours: { distr: 3, log: 10, range: (_, low, high) => [Math.max(low, MIN_HOURS), Math.max(high, 1)] },
       },
       axes: [
-        { ...axis, label: `${words.requests} a day`, values: (_, values) => values.map((v) => (v === null ? "" : short(v))) },
+        { ...axis, label: `${words.requests} a day`, splits: (_, axis, low, high) => ticks(low, high), filter: (_, splits) => splits, values: (_, values) => values.map((v) => (v === null ? "" : short(v))) },
         { ...axis, scale: "share", values: (_, values) => values.map((v) => `${Math.round(100 * v)} %`) },
-        { ...axis, scale: "hours", side: 1, grid: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${short(v)} h`)) },
+        { ...axis, scale: "hours", side: 1, grid: { show: false }, ticks: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${short(v)} h`)) },
       ],
       series: [
         { label: `${words.requests} a day`, value: (_, v) => (v === null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 })) },
         { label: words.share, scale: "share", stroke: color("--accent"), width: 3, points: { show: false }, value: (_, v) => percent(v) },
         { label: words.hours, scale: "hours", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} h`) },
       ],
-      hooks: { draw: [mark] },
+      hooks: { draw: [mark, legend], setLegend: [legend] },
     }, [curve.requests_per_day, sharesOf(curve), hoursOf(curve).map((hours) => hours || null)], place);
     new ResizeObserver(() => plot.setSize({ width: width(), height: 260 })).observe(place);
   }

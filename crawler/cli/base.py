@@ -11,6 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 from scrapy import Request, Spider
@@ -20,6 +21,7 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.datatypes import SequenceExclude
+from scrapy.utils.misc import load_object
 from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from w3lib.url import is_url
 
@@ -35,11 +37,6 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database
 
 T = TypeVar("T")
-# Types of JSON documents by an example of the command line that prints them.
-JsonTypes = Mapping[str, Any]
-# Placeholder for the help of all actions. It is replaced only when the help is printed, because
-# that imports the modules of all actions.
-ACTIONS_HELP = "actions:"
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 # In a narrower terminal, the figures of a table would leave no space for names and reasons.
 MIN_FIGURES_COLUMNS = 72
@@ -81,6 +78,10 @@ class FreshetCommand(ScrapyCommand):
     arguments: ClassVar[tuple[str, ...]] = ()
     summary: ClassVar[str]
     example: ClassVar[str]
+    # Types of the documents that `--json` prints, by an example of the command line. A type is a
+    # TypedDict or a list of TypedDicts, or the path of one in a module that is imported only for
+    # the reference. Each field is described by the docstring below it.
+    documents: ClassVar[Mapping[str, Any]]
     # Names of all options, to suggest one.
     options: Iterable[str] = ()
 
@@ -144,13 +145,16 @@ class FreshetCommand(ScrapyCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the command; raises FreshetError."""
 
-    @abstractmethod
-    def json_types(self) -> JsonTypes:
-        """Import and return the types of the documents that `--json` prints.
-
-        A type is a TypedDict or a list of TypedDicts. Each field is described by the docstring
-        below it. `schema_of` returns the schemas of these types.
-        """
+    def json_types(self) -> dict[str, Any]:
+        """Import and return the types of `documents`; `schema_of` returns their schemas."""
+        types: dict[str, Any] = {}
+        for line, kind in self.documents.items():
+            types[line] = kind
+            if isinstance(kind, str):
+                path = kind.removeprefix("list[").removesuffix("]")
+                named = load_object(path)
+                types[line] = named if path == kind else GenericAlias(list, named)
+        return types
 
 
 def _discard_output() -> None:
@@ -160,38 +164,36 @@ def _discard_output() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action as the help shows it: a one-line summary and an example."""
+    """An action of a command: its help, its options, and the function that runs it.
+
+    summary:     one line
+    run:         runs the action and returns its exit code; None is 0
+    add_options: adds the arguments and options to the parser of the action
+    """
 
     summary: str
     example: str
-
-
-# A function that adds an action's options, and one that runs it and returns its exit code (None
-# is 0).
-Functions = tuple[
-    Callable[[argparse.ArgumentParser], None], Callable[[Config, argparse.Namespace], int | None]
-]
+    run: Callable[[Config, argparse.Namespace], int | None]
+    add_options: Callable[[argparse.ArgumentParser], object] = lambda parser: None
 
 
 class ActionsCommand(FreshetCommand):
     """Base class of commands with actions, such as `scrapy feeds import`.
 
     Each action has its own options. They are not argparse's subparsers because Scrapy's options may
-    come before and after the action, and because subparsers would import the modules of all
-    actions at each start.
+    come before and after the action.
 
-    actions:        by name
     default_action: the action to run if none is given; None if an action is required
     """
 
     # The arguments of an action are parsed into `opts`.
     arguments = ("ACTION",)
-    actions: ClassVar[Mapping[str, Action]]
     default_action: ClassVar[str | None] = None
 
+    @property
     @abstractmethod
-    def functions(self, action: str) -> Functions:
-        """Import and return the functions of an action."""
+    def actions(self) -> Mapping[str, Action]:
+        """Import the modules of the actions, and return the actions by name."""
 
     def syntax(self) -> str:
         """Return the part of the usage line after the command's name."""
@@ -201,16 +203,14 @@ class ActionsCommand(FreshetCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options that all commands share; `run` parses those of the action."""
         super().add_options(parser)
-        actions_help = self._actions_help
-        parser.epilog = ACTIONS_HELP
-
-        class Help(argparse.RawDescriptionHelpFormatter):
-            """Formatter that generates the help of all actions when it is printed."""
-
-            def add_text(self, text: str | None) -> None:
-                super().add_text(actions_help() if text == ACTIONS_HELP else text)
-
-        parser.formatter_class = Help
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parts = []
+        for name, action in self.actions.items():
+            usage, _, options = self.parser_of(name).format_help().partition("\n\n")
+            usage = " ".join(usage.removeprefix("usage: ").split())
+            lines = [line for line in options.splitlines() if line.startswith("  ")]
+            parts += [f"{usage}\n  {action.summary}", *lines, f"  Example: {action.example}\n"]
+        parser.epilog = "\n".join(parts)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Parse the arguments after the action with its own parser, then run the action."""
@@ -226,8 +226,7 @@ class ActionsCommand(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the action."""
         opts.settings = self.settings
-        _, work = self.functions(args[0])
-        self.exitcode = work(self.config, opts) or 0
+        self.exitcode = self.actions[args[0]].run(self.config, opts) or 0
 
     def parser_of(self, action: str) -> argparse.ArgumentParser:
         """Return the parser of an action's arguments and options."""
@@ -235,18 +234,8 @@ class ActionsCommand(FreshetCommand):
         parser = _ActionParser(
             prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False
         )
-        add_options, _ = self.functions(action)
-        add_options(parser)
+        self.actions[action].add_options(parser)
         return parser
-
-    def _actions_help(self) -> str:
-        parts = []
-        for name, action in self.actions.items():
-            usage, _, options = self.parser_of(name).format_help().partition("\n\n")
-            usage = " ".join(usage.removeprefix("usage: ").split())
-            lines = [line for line in options.splitlines() if line.startswith("  ")]
-            parts += [f"{usage}\n  {action.summary}", *lines, f"  Example: {action.example}\n"]
-        return "\n".join(parts)
 
 
 class _ActionParser(argparse.ArgumentParser):

@@ -132,7 +132,7 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
         else:
             _show_cluster(console, cluster)
         return 0
-    result = asyncio.run(_overview(config, opts.spider, limit))
+    result = with_database(config, lambda db: _overview(db, opts.spider, limit))
     if opts.json:
         print_json(result)
         return 0
@@ -157,12 +157,11 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-async def _overview(config: Config, spider: str | None, limit: int | None) -> Overview:
-    async with opened(config) as db:
-        if spider is not None and spider not in (spiders := await search.spiders(db)):
-            available = ", ".join(spiders) or "none. Run scrapy crawl first"
-            raise ConfigError(f"no posts of {spider!r}. Spiders with posts: {available}")
-        return await queries.overview(db, spider, limit)
+async def _overview(db: Database, spider: str | None, limit: int | None) -> Overview:
+    if spider is not None and spider not in (spiders := await search.spiders(db)):
+        available = ", ".join(spiders) or "none. Run scrapy crawl first"
+        raise ConfigError(f"no posts of {spider!r}. Spiders with posts: {available}")
+    return await queries.overview(db, spider, limit)
 
 
 def _show_original(console: Console, row: ClusterRow | Cluster) -> None:
@@ -236,10 +235,6 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
         with_database(config, forget)
     print_json(row) if opts.json else print_line(f"deleted {index}")
     return 0
-
-
-def rebuild_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options: the comparison is configured by settings."""
 
 
 def run_rebuild(config: Config, opts: argparse.Namespace) -> int:

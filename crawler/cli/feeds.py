@@ -1,4 +1,4 @@
-"""Actions of `scrapy feeds`: import, add, export, remove and push. `feeds_list` has the list."""
+"""Actions of `scrapy feeds`: import, add, export, list, remove and push."""
 
 from __future__ import annotations
 
@@ -6,48 +6,53 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from textwrap import shorten
 from typing import BinaryIO, cast
 
-from scrapy import Request, Spider
-from scrapy.crawler import AsyncCrawlerProcess
-from scrapy.exceptions import IgnoreRequest
-from scrapy.http import HtmlResponse, Response
-from scrapy.settings import Settings
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 from typing_extensions import TypedDict
 
-from crawler.cli.base import confirm, print_json, with_database
-from crawler.cli.types import category
+from crawler.cli.base import MIN_FIGURES_COLUMNS, confirm, print_json, with_database
+from crawler.cli.types import category, positive_int
 from crawler.config import Config
-from crawler.errors import FORBIDDEN, Busy, ConfigError
-from crawler.extract.response import decoded
+from crawler.errors import Busy, ConfigError
 from crawler.feeds import opml
-from crawler.feeds.discovery import candidates
+from crawler.feeds.discovery import discover
 from crawler.feeds.opml import BYTES_IN_MB, MAX_MB, read_list
-from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
-from crawler.items import FeedDocument, NoFeed
 from crawler.reports.feeds import (
     COMMAND,
     AddedFeed,
     AddReport,
+    FeedState,
     RemovalReport,
+    feed_states,
     import_report,
+    owned,
     refused_feed,
     remove_feeds,
 )
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import opened
 from crawler.utils.files import atomic_replace
-from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
-from crawler.utils.terminal import complain, print_line, visible, without_secrets, working
-from crawler.utils.text import count, documents, listed
-from crawler.utils.urls import host_of
+from crawler.utils.terminal import (
+    as_json,
+    complain,
+    print_line,
+    shortened,
+    stdout,
+    visible,
+    without_secrets,
+    working,
+)
+from crawler.utils.text import amount, count, documents, listed, span
+from crawler.utils.time import NEVER
 
 SHOWN_REFUSALS = 20
 # The file name of standard input and of standard output.
@@ -55,12 +60,10 @@ STANDARD = "-"
 # A longer list from standard input goes to a temporary file.
 IN_MEMORY_BYTES = 16 * BYTES_IN_MB
 OPML, URLS = "opml", "urls"
-# Maximum number of links of one page that are tried as feeds.
-MAX_TRIED = 10
-PERMANENT_REDIRECTS = frozenset({301, 308})
-CONCURRENT_URLS = 8
-# Characters of an error message.
-MAX_REASON = 300
+DEFAULT_LIMIT = 1000
+# A terminal with at least this many columns shows the URL in its own column.
+MIN_WIDE_COLUMNS = 110
+STATE_CHARACTERS = 80
 
 
 class ExportedFeed(TypedDict):
@@ -331,25 +334,22 @@ def remove_options(parser: argparse.ArgumentParser) -> None:
 
 def run_remove(config: Config, opts: argparse.Namespace) -> None:
     """Remove feeds and their data, after asking for confirmation."""
-    urls, counts = asyncio.run(_remove(config, opts, delete=False))
+    now = config.clock.now()
+
+    def remove(*, delete: bool) -> RemovalReport:
+        return with_database(
+            config, lambda db: remove_feeds(db, config, opts.spider, opts.urls, now, delete=delete)
+        )
+
+    report = remove(delete=False)
     if not opts.dry_run:
-        confirm(documents(counts), opts, of=listed(urls))
-        urls, counts = asyncio.run(_remove(config, opts, delete=True))
+        confirm(documents(report["removed"]), opts, of=listed(report["urls"]))
+        report = remove(delete=True)
     if opts.json:
-        report: RemovalReport = {"dry_run": opts.dry_run, "urls": urls, "removed": counts}
         print_json(report)
     else:
         verb = "would remove" if opts.dry_run else "removed"
-        print_line(f"{verb} {listed(urls)}: {documents(counts)}")
-
-
-async def _remove(
-    config: Config, opts: argparse.Namespace, *, delete: bool
-) -> tuple[list[str], dict[str, int]]:
-    async with opened(config) as db:
-        now = config.clock.now()
-        report = await remove_feeds(db, config, opts.spider, opts.urls, now, delete=delete)
-        return report["urls"], report["removed"]
+        print_line(f"{verb} {listed(report['urls'])}: {documents(report['removed'])}")
 
 
 def run_push(config: Config, opts: argparse.Namespace) -> None:
@@ -381,144 +381,99 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     print_line(f"subscriptions: {states or 'none'}")
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """A feed that was fetched. url: after permanent redirects."""
-
-    url: str
-    document: FeedDocument
-
-
-@dataclass(slots=True)
-class Probe:
-    """A URL to check, with its feeds, or with the reason why it has none."""
-
-    url: str
-    feeds: list[Feed] = field(default_factory=list)
-    reason: str = ""
-
-
-class NotFound(Exception):
-    """Raised if a URL has no feed. Its message is the reason."""
+def list_options(parser: argparse.ArgumentParser) -> None:
+    """Add the URLs, and options that select feeds and limit their number."""
+    parser.add_argument(
+        "urls", metavar="URL", nargs="*", help="feeds or aliases to list (default: all)"
+    )
+    parser.add_argument("--errors", action="store_true", help="list only feeds with errors")
+    parser.add_argument(
+        "--category", metavar="NAME", type=category,
+        help="list only feeds in this category and its subcategories",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+        help=f"maximum number of rows in the table (default: {DEFAULT_LIMIT}); --json lists all",
+    )  # fmt: skip
+    spider_option(parser)
 
 
-def discover(
-    settings: Settings, urls: Sequence[str], now: datetime, read_seconds: float, *, every: bool
-) -> list[Probe]:
-    """Fetch the URLs and the feeds that these pages link to; return the results in their order.
-
-    read_seconds: maximum CPU time for parsing one document
-    every:        return all feeds that a page links to, not only the first
-    """
-    probes = [Probe(url) for url in urls]
-    process = AsyncCrawlerProcess(settings)
-    process.crawl(FeedProbe, probes=probes, now=now, read_seconds=read_seconds, every=every)
-    process.start()
-    for probe in probes:
-        probe.reason = probe.reason or ("" if probe.feeds else "not fetched: interrupted")
-    return probes
+def run_list(config: Config, opts: argparse.Namespace) -> None:
+    """Print the feeds as a table, or as JSON."""
+    asyncio.run(_list(config, opts))
 
 
-class FeedProbe(Spider):
-    """Spider that fetches the URLs of probes and fills in their feeds."""
+async def _list(config: Config, opts: argparse.Namespace) -> None:
+    async with opened(config) as db:
+        now = config.clock.now()
+        if opts.urls:
+            urls = await owned(db, config, opts.spider, opts.urls)
+            query = subscriptions.of_urls(opts.spider, urls)
+        else:
+            query = subscriptions.all_of(opts.spider)
+        if opts.category:
+            query |= subscriptions.within(opts.category)
+        rows = (
+            row async for row in feed_states(db, query) if row["needs_attention"] or not opts.errors
+        )
+        if not opts.json:
+            await _print_table(rows, opts, now)
+            return
+        # Printed row by row, because the list may not fit into memory.
+        print("[", end="")
+        separator = "\n"
+        async for row in rows:
+            print(separator + as_json(row), end="")
+            separator = ",\n"
+        print_line("\n]")
 
-    name = "feeds-add"
-    # The user is waiting for the result, and each host gets only one request at a time anyway.
-    custom_settings = {  # noqa: RUF012 - as Scrapy declares it
-        "RETRY_ENABLED": False,
-        "AUTOTHROTTLE_ENABLED": False,
-    }
 
-    def __init__(
-        self, probes: list[Probe], now: datetime, read_seconds: float, *, every: bool
-    ) -> None:
-        super().__init__()
-        self.probes, self.now, self.every = probes, now, every
-        self.read_seconds = read_seconds
-        # Private addresses are allowed for start URLs, but not for the links on their pages.
-        self.start_urls = [probe.url for probe in probes]
-        # If several requests wait for one robots.txt, Scrapy 2.19 sends the third and later ones
-        # without checking it, so each host gets one request at a time.
-        self.host_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.slots = asyncio.Semaphore(CONCURRENT_URLS)
-
-    async def start(self) -> AsyncIterator[Request]:
-        """Check all probes and close the spider, without yielding a request."""
-        await asyncio.gather(*map(self._probe, self.probes))
-        # On its own, Scrapy checks only every five seconds whether a spider is idle.
-        engine = self.crawler.engine
-        assert engine is not None
-        self._closing = asyncio.ensure_future(engine.close_spider_async(reason="finished"))
-        requests: tuple[Request, ...] = ()
-        for request in requests:
-            yield request
-
-    async def _probe(self, probe: Probe) -> None:
-        async with self.host_locks[host_of(probe.url)], self.slots:
-            try:
-                probe.feeds = await self._feeds(probe.url)
-            except NotFound as error:
-                probe.reason = str(error)
-
-    async def _feeds(self, url: str) -> list[Feed]:
-        response = await self._fetched(url)
-        try:
-            return [self._read(url, response)]
-        except NoFeed as error:
-            problem = str(error)
-        if not isinstance(response, HtmlResponse):
-            raise NotFound(problem)
-        # Only the beginning of a page is searched: feeds are declared in the head, and a huge page
-        # may take hours to parse.
-        head = response.replace(body=response.body[:LARGE_BYTES])
-        try:
-            with time_limit(self.read_seconds):
-                links = candidates(decoded(head))
-        except TimeLimitExceeded as error:
-            raise NotFound(str(error)) from None
-        for urls in (links.declared, links.guessed):
-            if feeds := await self._feeds_among(urls):
-                return feeds
-        if n := len(links.declared) + len(links.guessed):
-            raise NotFound(f"{problem}, with {count(n, 'possible feed link')} but no feed")
-        raise NotFound(f"{problem}, and does not link to a feed")
-
-    async def _feeds_among(self, urls: Sequence[str]) -> list[Feed]:
-        """Return the first feed among the URLs or, with `every`, all of them."""
-        feeds: list[Feed] = []
-        for url in urls if self.every else urls[:MAX_TRIED]:
-            try:
-                feeds.append(self._read(url, await self._fetched(url)))
-            except (NotFound, NoFeed):
-                continue
-            if not self.every:
-                break
-        return feeds
-
-    async def _fetched(self, url: str) -> Response:
-        engine = self.crawler.engine
-        assert engine is not None
-        try:
-            response = await engine.download_async(Request(url, dont_filter=True))
-        except Exception as error:  # noqa: BLE001 - whatever a server does is the URL's problem
-            if isinstance(error, IgnoreRequest) and "robots.txt" in str(error):
-                is_read = str(error) == FORBIDDEN
-                reason = "disallows fetching it" if is_read else "cannot be read now"
-                reason = f"robots.txt {reason}. --no-fetch adds it without a check"
-            else:
-                reason = " ".join(str(error).split()) or type(error).__name__
-            raise NotFound(reason[:MAX_REASON].rstrip(".")) from None
-        if not 200 <= response.status < 300:
-            raise NotFound(f"status {response.status}")
-        return response
-
-    def _read(self, url: str, response: Response) -> Feed:
-        """Return the feed of a response, with its new URL if all redirects were permanent."""
-        kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
-        try:
-            with time_limit(self.read_seconds):
-                document = read(response.body, response.url, kind, self.now)
-        except TimeLimitExceeded as error:
-            raise NotFound(str(error)) from None
-        reasons = response.meta.get("redirect_reasons", [])
-        return Feed(response.url if PERMANENT_REDIRECTS.issuperset(reasons) else url, document)
+async def _print_table(
+    rows: AsyncIterator[FeedState], opts: argparse.Namespace, now: datetime
+) -> None:
+    console = stdout()
+    is_wide = console.width >= MIN_WIDE_COLUMNS
+    has_figures = console.width >= MIN_FIGURES_COLUMNS
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("feed", "URL") if is_wide else ("feed",):
+        table.add_column(name)
+    for name in ("a week", "size", "fetched", "next", "missed") if has_figures else ("next",):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state")
+    is_cut = False
+    async for row in rows:
+        if is_cut := table.row_count == opts.limit:
+            break
+        rate, size, missed = row["rate_per_week"], row["feed_size"], row["missed_posts"]
+        title = tidy(row["title"] or "", TITLE_CHARACTERS)
+        fetched = ""
+        if row["last_visit"]:
+            fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
+        wait = row["next_visit"] - now
+        next_visit = f"in {span(wait.total_seconds())}" if wait > timedelta() else "due"
+        next_visit = next_visit if row["next_visit"] < NEVER else "none"
+        figures = (
+            amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
+            "" if size is None else f"{size}{'' if row['full'] else '+'}",
+            fetched,
+            next_visit,
+            amount(round(missed)) if missed else "",
+        )
+        table.add_row(
+            *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
+            *(figures if has_figures else (next_visit,)),
+            shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
+        )
+    shown = count(table.row_count, "feed")
+    if table.row_count:
+        console.print(table)
+        if is_cut:
+            shown = f"first {shown} shown. --limit N shows more, --json shows all"
+        console.print(shown)
+    elif opts.errors or opts.category:
+        console.print("no matching feeds", soft_wrap=True)
+    else:
+        console.print(
+            "no feeds yet. Add some with scrapy feeds import FILE or scrapy feeds add URL",
+            soft_wrap=True,
+        )

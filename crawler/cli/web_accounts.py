@@ -5,55 +5,27 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
+from rich.table import Table
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Functions, confirm, option, print_json, with_database
+from crawler.cli.base import Action, confirm, option, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, users
-from crawler.storage.accounts.credentials import Token
+from crawler.storage.accounts.credentials import Token, TokenRow
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.client import Database
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
 
+Result = TypeVar("Result")
 # Name in the audit list.
 COMMAND_LINE = "command line"
-
-
-class UserRow(TypedDict):
-    """A user of the web app."""
-
-    name: str
-    """Name that the user signs in with."""
-    role: str
-    """viewer or editor."""
-    created_at: str
-    """Time when the user was added."""
-    password_at: str
-    """Time when the password was last set."""
-
-
-class TokenRow(TypedDict):
-    """An API token without its secret."""
-
-    id: str
-    """Public part of the token, for `scrapy web token revoke`."""
-    user: str
-    """Name of the user whose token it is."""
-    label: str
-    """Purpose of the token, as given when it was added."""
-    scopes: list[str]
-    """read, or read and write."""
-    created_at: str
-    """Time when the token was added."""
-    used_at: str | None
-    """Time of the last use; null: never used."""
-    expires_at: str | None
-    """Time from which the token is invalid; null: never."""
 
 
 class NewToken(TypedDict):
@@ -90,152 +62,117 @@ class UserRole(TypedDict):
     """viewer or editor."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `user add`."""
-    _name(parser)
+def name_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the user."""
+    parser.add_argument("name", metavar="NAME", help="name of the user")
+
+
+def password_options(parser: argparse.ArgumentParser) -> None:
+    """Add the user and `--password-stdin`."""
+    name_argument(parser)
     parser.add_argument(
-        "--role",
-        choices=[str(role) for role in Role],
-        default=str(Role.VIEWER),
+        "--password-stdin", action="store_true",
+        help="read the password from the first line of standard input instead of asking for it",
+    )  # fmt: skip
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the user, the role and `--password-stdin`."""
+    parser.add_argument(
+        "--role", choices=[str(role) for role in Role], default=str(Role.VIEWER),
         help="viewer: reads; editor: also changes settings and starts crawls (default: viewer)",
-    )
-    _password_stdin(parser)
-
-
-def passwd_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `user passwd`."""
-    _name(parser)
-    _password_stdin(parser)
+    )  # fmt: skip
+    password_options(parser)
 
 
 def role_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `user role`."""
-    _name(parser)
+    """Add the user and the role."""
+    name_argument(parser)
     parser.add_argument("role", choices=[str(role) for role in Role], help="the new role")
 
 
 def remove_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `user remove`."""
-    _name(parser)
+    """Add the user and `--yes`."""
+    name_argument(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
-def token_add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `token add`."""
-    _name(parser)
+def token_options(parser: argparse.ArgumentParser) -> None:
+    """Add the user, and the purpose, scope and end of the token."""
+    name_argument(parser)
     parser.add_argument("--label", default="", metavar="TEXT", help="what the token is for")
     parser.add_argument(
-        "--scope",
-        choices=[str(scope) for scope in Scope],
-        default=str(Scope.READ),
+        "--scope", choices=[str(scope) for scope in Scope], default=str(Scope.READ),
         help="read, or write, which includes read (default: read)",
-    )
+    )  # fmt: skip
     parser.add_argument("--expires", metavar="T", help="time until it expires, such as 90d")
 
 
 def token_list_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `token list`."""
+    """Add an optional user."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="user (default: all users)")
 
 
 def revoke_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `token revoke`."""
+    """Add the token."""
     parser.add_argument("id", metavar="ID", help="id of the token, see scrapy web token list")
-
-
-def no_options(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: `user list` has no options."""
 
 
 def add_user(config: Config, opts: argparse.Namespace) -> None:
     """Add a user."""
-    from crawler.web import passwords
+    name = users.name_of(opts.name)
 
-    name, now = users.name_of(opts.name), config.clock.now()
-
-    async def check(db: Database) -> None:
+    async def refuse_taken(db: Database) -> None:
         if await users.find(db, name):
             raise users.taken(name)
 
     # Check the name before asking for the password.
-    with_database(config, check)
-    password_hash = passwords.hashed(passwords.check(_password(opts)))
-
-    async def work(db: Database) -> None:
-        await users.add(db, name, Role(opts.role), password_hash, now)
-        await users.record(db, now, COMMAND_LINE, "web user add", detail=f"{name}, {opts.role}")
-
-    with_database(config, work)
+    with_database(config, refuse_taken)
+    password_hash, now = _new_hash(opts), config.clock.now()
+    _change(
+        config, "web user add", f"{name}, {opts.role}",
+        lambda db: users.add(db, name, Role(opts.role), password_hash, now),
+    )  # fmt: skip
     _report(opts, UserRole(name=name, role=opts.role), f"added {opts.role} {name}")
 
 
 def set_password(config: Config, opts: argparse.Namespace) -> None:
     """Set a user's password."""
-    from crawler.web import passwords
-
-    name, now = users.name_of(opts.name), config.clock.now()
-
-    async def check(db: Database) -> None:
-        if await users.find(db, name) is None:
-            raise await users.unknown(db, name)
-
-    with_database(config, check)
-    password_hash = passwords.hashed(passwords.check(_password(opts)))
-
-    async def work(db: Database) -> None:
-        await users.set_password(db, name, password_hash, now)
-        await users.record(db, now, COMMAND_LINE, "web user passwd", detail=name)
-
-    with_database(config, work)
+    name = users.name_of(opts.name)
+    with_database(config, partial(_require_user, name=name))
+    password_hash, now = _new_hash(opts), config.clock.now()
+    _change(
+        config, "web user passwd", name,
+        lambda db: users.set_password(db, name, password_hash, now),
+    )  # fmt: skip
     _report(opts, ChangedUser(name=name), f"changed the password of {name}, who is now signed out")
 
 
 def set_role(config: Config, opts: argparse.Namespace) -> None:
     """Change the role of a user."""
-    name, now = users.name_of(opts.name), config.clock.now()
-
-    async def work(db: Database) -> None:
-        await users.set_role(db, name, Role(opts.role))
-        await users.record(db, now, COMMAND_LINE, "web user role", detail=f"{name}, {opts.role}")
-
-    with_database(config, work)
-    _report(opts, UserRole(name=name, role=opts.role), f"{name} is now {opts.role}")
+    name, role = users.name_of(opts.name), Role(opts.role)
+    _change(config, "web user role", f"{name}, {role}", lambda db: users.set_role(db, name, role))
+    _report(opts, UserRole(name=name, role=role), f"{name} is now {role}")
 
 
 def remove_user(config: Config, opts: argparse.Namespace) -> None:
     """Remove a user."""
-    name, now = users.name_of(opts.name), config.clock.now()
+    name = users.name_of(opts.name)
     confirm(f"user {name} with all sessions and API tokens", opts)
-
-    async def work(db: Database) -> None:
-        await users.remove(db, name)
-        await users.record(db, now, COMMAND_LINE, "web user remove", detail=name)
-
-    with_database(config, work)
+    _change(config, "web user remove", name, lambda db: users.remove(db, name))
     _report(opts, ChangedUser(name=name), f"removed {name}")
 
 
 def list_users(config: Config, opts: argparse.Namespace) -> None:
     """Print all users."""
-    everyone = with_database(config, users.everyone)
-    rows = [
-        UserRow(
-            name=user.name,
-            role=str(user.role),
-            created_at=user.created_at.isoformat(),
-            password_at=user.password_at.isoformat(),
-        )
-        for user in everyone
-    ]
+    rows = [user.row for user in with_database(config, users.everyone)]
     if opts.json:
         print_json(rows)
     elif not rows:
         print_line("no users: the web app serves only this machine, without sign-in")
     else:
-        _print_table(
-            ("name", "role", "added", "password set"),
-            [(r["name"], r["role"], r["created_at"][:10], r["password_at"][:10]) for r in rows],
-        )
+        cells = [(r["name"], r["role"], r["created_at"], r["password_at"]) for r in rows]
+        _print_table(("name", "role", "added", "password set"), cells)
 
 
 def add_token(config: Config, opts: argparse.Namespace) -> None:
@@ -245,17 +182,15 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
     expires = None if hours is None else now + timedelta(hours=hours)
     scopes = [Scope.READ] if opts.scope == Scope.READ else list(Scope)
 
-    async def work(db: Database) -> tuple[str, Token]:
-        if await users.find(db, name) is None:
-            raise await users.unknown(db, name)
-        secret, token = await credentials.add_token(db, name, opts.label, scopes, now, expires)
-        detail = f"{token.id} of {name}, {opts.scope}"
-        await users.record(db, now, COMMAND_LINE, "web token add", detail=detail)
-        return secret, token
+    async def add(db: Database) -> tuple[str, Token]:
+        await _require_user(db, name)
+        return await credentials.add_token(db, name, opts.label, scopes, now, expires)
 
-    secret, token = with_database(config, work)
+    secret, token = _change(
+        config, "web token add", lambda added: f"{added[1].id} of {name}, {opts.scope}", add
+    )
     if opts.json:
-        print_json(NewToken(secret=secret, token=_token_row(token)))
+        print_json(NewToken(secret=secret, token=token.row))
     else:
         print_line(secret)
 
@@ -263,71 +198,97 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
 def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     """Print the API tokens, without their secrets."""
     name = None if opts.name is None else users.name_of(opts.name)
-    listed = with_database(config, lambda db: credentials.tokens_of(db, name))
-    rows = [_token_row(token) for token in listed]
+    tokens = with_database(config, lambda db: credentials.tokens_of(db, name))
+    rows = [token.row for token in tokens]
     if opts.json:
         print_json(rows)
     elif not rows:
         print_line("no API tokens")
     else:
         cells = [
-            (
-                row["id"], row["user"], ", ".join(row["scopes"]), (row["used_at"] or "never")[:10],
-                (row["expires_at"] or "never")[:10], row["label"],
-            )
-            for row in rows
-        ]  # fmt: skip
+            (r["id"], r["user"], ", ".join(r["scopes"]), r["used_at"], r["expires_at"], r["label"])
+            for r in rows
+        ]
         _print_table(("id", "user", "scopes", "last used", "expires", "label"), cells)
 
 
 def revoke_token(config: Config, opts: argparse.Namespace) -> None:
     """Revoke an API token."""
-    now = config.clock.now()
-
-    async def work(db: Database) -> Token:
-        token = await credentials.revoke_token(db, opts.id)
-        detail = f"{token.id} of {token.user}"
-        await users.record(db, now, COMMAND_LINE, "web token revoke", detail=detail)
-        return token
-
-    token = with_database(config, work)
+    token = _change(
+        config, "web token revoke", lambda revoked: f"{revoked.id} of {revoked.user}",
+        lambda db: credentials.revoke_token(db, opts.id),
+    )  # fmt: skip
     _report(opts, RevokedToken(id=token.id, user=token.user), f"revoked {token.id} of {token.user}")
 
 
-FUNCTIONS: Mapping[str, Functions] = {
-    "user add": (add_options, add_user),
-    "user list": (no_options, list_users),
-    "user role": (role_options, set_role),
-    "user passwd": (passwd_options, set_password),
-    "user remove": (remove_options, remove_user),
-    "token add": (token_add_options, add_token),
-    "token list": (token_list_options, list_tokens),
-    "token revoke": (revoke_options, revoke_token),
-}
+ACTIONS: Mapping[str, Action] = {
+    "user add": Action(
+        "Add a user; the password is asked for", "scrapy web user add anna --role editor",
+        add_user, add_options,
+    ),
+    "user list": Action("List the users", "scrapy web user list", list_users),
+    "user role": Action(
+        "Change the role of a user", "scrapy web user role anna viewer", set_role, role_options
+    ),
+    "user passwd": Action(
+        "Set a user's password; ends all sessions of the user", "scrapy web user passwd anna",
+        set_password, password_options,
+    ),
+    "user remove": Action(
+        "Remove a user with all sessions and API tokens", "scrapy web user remove anna --yes",
+        remove_user, remove_options,
+    ),
+    "token add": Action(
+        "Add an API token of a user and print it; it cannot be printed again",
+        "scrapy web token add anna --label backup --scope read", add_token, token_options,
+    ),
+    "token list": Action(
+        "List the API tokens", "scrapy web token list", list_tokens, token_list_options
+    ),
+    "token revoke": Action(
+        "Revoke an API token", "scrapy web token revoke 3f9a1c2b4d5e", revoke_token, revoke_options
+    ),
+}  # fmt: skip
 
 
-def _name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the user")
+def _change(
+    config: Config,
+    action: str,
+    detail: str | Callable[[Result], str],
+    change: Callable[[Database], Awaitable[Result]],
+) -> Result:
+    """Make a change, add it to the audit list, and return its result.
+
+    detail: for the audit list; may depend on the result
+    """
+
+    async def work(db: Database) -> Result:
+        result = await change(db)
+        text = detail if isinstance(detail, str) else detail(result)
+        await users.record(db, config.clock.now(), COMMAND_LINE, action, detail=text)
+        return result
+
+    return with_database(config, work)
 
 
-def _password_stdin(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--password-stdin",
-        action="store_true",
-        help="read the password from the first line of standard input instead of asking for it",
-    )
+async def _require_user(db: Database, name: str) -> None:
+    if await users.find(db, name) is None:
+        raise await users.unknown(db, name)
 
 
-def _password(opts: argparse.Namespace) -> str:
-    """Return the password from standard input, or ask for it twice without echo."""
+def _new_hash(opts: argparse.Namespace) -> str:
+    """Return the hash of a password from standard input, or typed twice without echo."""
+    from crawler.web import passwords
+
     if opts.password_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
-    if not sys.stdin.isatty():
+        password = sys.stdin.readline().rstrip("\r\n")
+    elif not sys.stdin.isatty():
         raise ConfigError("no terminal to ask for the password on. Use --password-stdin")
-    first = getpass.getpass("Password: ")
-    if getpass.getpass("Again: ") != first:
-        raise ConfigError("the passwords differ; nothing was changed")
-    return first
+    else:
+        password = getpass.getpass("Password: ")
+        if getpass.getpass("Again: ") != password:
+            raise ConfigError("the passwords differ; nothing was changed")
+    return passwords.hashed(passwords.check(password))
 
 
 def _report(
@@ -339,24 +300,12 @@ def _report(
         print_line(line)
 
 
-def _token_row(token: Token) -> TokenRow:
-    return TokenRow(
-        id=token.id,
-        user=token.user,
-        label=token.label,
-        scopes=sorted(map(str, token.scopes)),
-        created_at=token.created_at.isoformat(),
-        used_at=token.used_at.isoformat() if token.used_at else None,
-        expires_at=token.expires_at.isoformat() if token.expires_at else None,
-    )
-
-
-def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
+def _print_table(
+    columns: tuple[str, ...], rows: Sequence[tuple[str | datetime | None, ...]]
+) -> None:
+    """Print rows with times as days, and `never` for None."""
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        shown = ("never" if cell is None else cell for cell in row)
+        table.add_row(*(f"{x:%Y-%m-%d}" if isinstance(x, datetime) else x for x in shown))
     stdout().print(table)

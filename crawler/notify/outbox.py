@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Protocol
 from urllib.parse import quote
 
 from crawler.config import Config
-from crawler.errors import Busy, LeaseLost
+from crawler.errors import Busy
 from crawler.notify import channels, senders
 from crawler.notify.channels import Channel
 from crawler.notify.messages import Change, EventView, Message, message_of
@@ -55,29 +54,52 @@ class Failure:
     accepted: tuple[str, ...] = ()
 
 
-class Outlet(Protocol):
-    """A channel as the deliverer uses it."""
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """A channel of `notify.toml`, which sends messages of the outbox.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the channel."""
+    private_hosts: HOST:PORT of webhooks that may be in private networks
+    web_url:       URL of the web app, for links; None: no links
+    """
+
+    name: str
+    channel: Channel
+    private_hosts: tuple[str, ...] = ()
+    web_url: str | None = None
+    rng: random.Random = field(default_factory=random.Random)
 
     @property
     def grouping(self) -> Grouping:
-        """Return which messages are sent as one."""
+        """Return which messages are sent as one: a digest, those of a page, or none."""
+        if self.channel.digest is not None:
+            return Grouping.DIGEST
+        return Grouping.PAGE if self.channel.debounce_minutes else Grouping.NONE
 
     @property
     def max_per_hour(self) -> int:
         """Return the maximum number of messages, or of bundles, an hour."""
+        return self.channel.max_per_hour
 
     def open_from(self, at: datetime) -> datetime:
         """Return the first time from `at` on that is not in quiet hours."""
+        return channels.open_from(self.channel, at)
 
     async def send(self, bundle: Bundle) -> Failure | None:
-        """Send messages of the outbox as one, within a time limit; return None if accepted."""
+        """Send messages as one, within a time limit; return None if the channel accepted them."""
+        try:
+            message = message_in(bundle, self.channel, self.grouping, self.web_url)
+            await senders.send(
+                self.channel, message, ATTEMPT_SECONDS, self.private_hosts, bundle.accepted
+            )
+        except DeliveryFailed as error:
+            seconds = error.retry_after_seconds
+            wait = None if seconds is None else timedelta(seconds=seconds)
+            return Failure(error.reason, wait, error.accepted)
+        return None
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
         """Return when to try again after `attempts` attempts; None: never."""
+        return channels.next_attempt(self.channel, attempts, first_at, now, self.rng)
 
 
 @dataclass(slots=True)
@@ -182,7 +204,7 @@ class Deliverer:
         except Busy:
             result.is_busy = True
             return result
-        lease.keep(partial(_log_loss, outlet.name))
+        lease.keep(partial(logger.warning, "%s: delivery stopped: %s", outlet.name))
         try:
             await self._drain(outlet, lease, result)
         finally:
@@ -279,58 +301,6 @@ async def _attempt(outlet: Outlet, bundle: Bundle) -> Failure | None:
     except Exception as error:
         logger.debug("%s: unexpected error", outlet.name, exc_info=True)
         return Failure(f"{type(error).__name__}: {error}")
-
-
-def _log_loss(channel: str, error: LeaseLost) -> None:
-    logger.warning("%s: delivery stopped: %s", channel, error)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOutlet:
-    """Sends messages of the outbox through a channel of `notify.toml`.
-
-    private_hosts: HOST:PORT of webhooks that may be in private networks
-    web_url:       URL of the web app, for links; None: no links
-    """
-
-    name: str
-    channel: Channel
-    private_hosts: tuple[str, ...] = ()
-    web_url: str | None = None
-    rng: random.Random = field(default_factory=random.Random)
-
-    @property
-    def grouping(self) -> Grouping:
-        """Return which messages are sent as one: a digest, those of a page, or none."""
-        if self.channel.digest is not None:
-            return Grouping.DIGEST
-        return Grouping.PAGE if self.channel.debounce_minutes else Grouping.NONE
-
-    @property
-    def max_per_hour(self) -> int:
-        """Return the channel's limit."""
-        return self.channel.max_per_hour
-
-    def open_from(self, at: datetime) -> datetime:
-        """Return the first time from `at` on that is not in quiet hours."""
-        return channels.open_from(self.channel, at)
-
-    async def send(self, bundle: Bundle) -> Failure | None:
-        """Send a bundle; return the failure, or None if the channel accepted it."""
-        try:
-            message = message_in(bundle, self.channel, self.grouping, self.web_url)
-            await senders.send(
-                self.channel, message, ATTEMPT_SECONDS, self.private_hosts, bundle.accepted
-            )
-        except DeliveryFailed as error:
-            seconds = error.retry_after_seconds
-            wait = None if seconds is None else timedelta(seconds=seconds)
-            return Failure(error.reason, wait, error.accepted)
-        return None
-
-    def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
-        """Return when to try again after `attempts` attempts; None: never."""
-        return channels.next_attempt(self.channel, attempts, first_at, now, self.rng)
 
 
 def message_in(

@@ -22,9 +22,9 @@ from crawler.notify.channels import Channel, valid_channels
 from crawler.notify.messages import EventView, message_of
 from crawler.notify.outbox import (
     ATTEMPT_SECONDS,
-    ChannelOutlet,
     Delivered,
     Deliverer,
+    Outlet,
     message_in,
 )
 from crawler.notify.rules import Confirmation, RuleSet, confirm, expand, messages_of
@@ -162,10 +162,7 @@ class Rounds:
             confirmed = await patience.read(lambda: confirm(db, rules.channels, self._now()))
         private, web_url = self._config.private_hosts, self._config.web_url
         self._deliverer.begin(
-            [
-                ChannelOutlet(name, channel, private, web_url)
-                for name, channel in rules.channels.items()
-            ]
+            [Outlet(name, each, private, web_url) for name, each in rules.channels.items()]
         )
         delivered = await self._deliverer.ended(seconds)
         report: DeliveryReport = {

@@ -170,7 +170,10 @@ async def messages_of(
             data = data_of(before, after) | {"categories": list(case.categories)}
             data |= {name: row[name] for name in ("reason", "failures", "text") if row.get(name)}
             if matching:
-                data["posts"] = [_shown_post(post) for post in matching[:MAX_SHOWN_POSTS]]
+                data["posts"] = [
+                    {name: _short(post.get(name)) for name in ("title", "url")}
+                    for post in matching[:MAX_SHOWN_POSTS]
+                ]
                 data["posts_matching"] = len(matching)
             for name in dict.fromkeys(rule.channels):
                 channel = rules.channels.get(name)
@@ -318,10 +321,6 @@ def _short(value: Any, begin: int = 0) -> Any:
     text = value if isinstance(value, str) else str(value)
     start, end = ELLIPSIS if begin else "", begin + MAX_CHARACTERS
     return f"{start}{text[begin:end]}{ELLIPSIS if len(text) > end else ''}"
-
-
-def _shown_post(post: Document) -> Document:
-    return {"title": _short(post.get("title")), "url": _short(post.get("url"))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,26 +10,22 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import re
 import smtplib
 import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr, parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
+from crawler.fetch.post import post, reason_of
 from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp, without_secrets
 from crawler.notify.messages import Message, iso, one_line
-
-if TYPE_CHECKING:
-    import h11
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -37,7 +33,6 @@ Result = TypeVar("Result")
 # Bytes of an answer that are read for the reason of a failure.
 MAX_ANSWER_BYTES = 1024
 MAX_REASON_CHARACTERS = 300
-MAX_HEAD_BYTES = 16_384
 # Threads of emails and Apprise for one receiver: nothing can end a thread that a service keeps
 # waiting, and a service that hangs must not take the threads of others.
 MAX_THREADS = 16
@@ -115,22 +110,16 @@ async def _send(
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         raise DeliveryFailed(f"mail server: {error.smtp_code} {shown}") from error
     except smtplib.SMTPRecipientsRefused as error:
-        raise DeliveryFailed(f"mail server refused all recipients: {_refusals(error)}") from error
-    except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", "") or error.reason or error
-        raise DeliveryFailed(f"TLS: {reason}") from error
+        refusals = ", ".join(
+            f"{address}: {code} {text.decode('utf-8', 'replace')}"
+            for address, (code, text) in list(error.recipients.items())[:5]
+        )
+        raise DeliveryFailed(f"mail server refused all recipients: {refusals}") from error
     except (OSError, smtplib.SMTPException) as error:
-        raise DeliveryFailed(f"connection failed: {_reason_of(error)}") from error
+        raise DeliveryFailed(reason_of(error)) from error
     except Exception as error:
         # Plugins of Apprise may raise anything.
         raise DeliveryFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _reason_of(error: Exception) -> str:
-    """Return why a connection failed. asyncio's errors have the address in place of the reason."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number and text.startswith("Connect call failed") else text
 
 
 async def _post_webhook(
@@ -138,110 +127,30 @@ async def _post_webhook(
 ) -> None:
     """Send a message as a Standard Webhook; any status but 2xx is a failure."""
     from standardwebhooks import Webhook
+    from w3lib.url import safe_url_string
+
+    from crawler.fetch.guard import Named, NotAllowed, addresses_for
 
     now = datetime.now(UTC)
     payload = {"type": message.type, "timestamp": iso(message.at), "data": message.data}
     body = json.dumps(payload, separators=(",", ":"), allow_nan=False)
     headers = {
         "content-type": "application/json",
+        "user-agent": USER_AGENT,
         "webhook-id": message.id,
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": Webhook(secret).sign(message.id, now, body),
     }
-    status, answered, answer = await _post(url, headers, body.encode(), private_hosts)
-    if not 200 <= status < 300:
-        reason = f"HTTP {status}: {answer.decode('utf-8', 'replace')}" if answer else ""
-        raise DeliveryFailed(
-            reason or f"HTTP {status}", _retry_after(answered.get("retry-after", ""), now)
-        )
-
-
-async def _post(
-    url: str, headers: Mapping[str, str], body: bytes, private_hosts: Collection[str]
-) -> tuple[int, dict[str, str], bytes]:
-    """Send a POST request. Return status, headers, and the start of the body of an error.
-
-    Not urllib: it follows redirects, resolves the name itself, and a thread cannot be cancelled.
-    """
-    import h11
-    from w3lib.url import safe_url_string
-
-    from crawler.fetch.guard import Named, NotAllowed, addresses_for
-
     safe = safe_url_string(url)
-    parts = urlsplit(safe)
-    is_tls = parts.scheme.lower() == "https"
-    context = ssl.create_default_context() if is_tls else None
     try:
         addresses = await addresses_for(safe, safe, Named.of(listed=private_hosts))
     except NotAllowed as error:
         raise DeliveryFailed(str(error)) from None
-    reader, writer = await _connected(
-        addresses, parts.port or (443 if is_tls else 80), context, parts.hostname or ""
-    )
-    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    own = {"host": parts.netloc, "user-agent": USER_AGENT, "connection": "close"}
-    own["content-length"] = str(len(body))
-    try:
-        for part in (
-            h11.Request(method="POST", target=target, headers=[*(own | dict(headers)).items()]),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            writer.write(connection.send(part) or b"")
-        await writer.drain()
-        return await _read_response(connection, reader)
-    except h11.RemoteProtocolError as error:
-        raise DeliveryFailed(f"invalid HTTP response: {error}") from None
-    finally:
-        writer.transport.abort()
-
-
-async def _connected(
-    addresses: Sequence[str], port: int, context: ssl.SSLContext | None, host: str
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first address that answers; raises OSError. host: name in the certificate."""
-    problem: OSError | None = None
-    for address in addresses:
-        try:
-            return await asyncio.open_connection(
-                address, port, limit=MAX_HEAD_BYTES, ssl=context,
-                server_hostname=None if context is None else host,
-            )  # fmt: skip
-        except ssl.SSLError:
-            raise
-        except OSError as error:
-            problem = error
-    raise problem or OSError("the host has no address")
-
-
-async def _read_response(
-    connection: h11.Connection, reader: asyncio.StreamReader
-) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers, and the start of the body of an error."""
-    import h11
-
-    response, answer = None, bytearray()
-    while len(answer) < MAX_ANSWER_BYTES:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            data = await reader.read(MAX_HEAD_BYTES)
-            if not data and response is None:
-                break
-            connection.receive_data(data)
-        elif isinstance(event, h11.Response):
-            response = event
-            if event.status_code < 300:
-                break
-        elif isinstance(event, h11.Data):
-            answer += event.data
-        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            break
-    if response is None:
-        raise DeliveryFailed("the receiver closed the connection without a response")
-    answered = {name.decode(): value.decode("latin-1") for name, value in response.headers}
-    return response.status_code, answered, bytes(answer[:MAX_ANSWER_BYTES])
+    answer = await post(safe, headers, body.encode(), addresses, MAX_ANSWER_BYTES)
+    if not 200 <= answer.status < 300:
+        end = f": {answer.text}" if answer.body else ""
+        wait = _retry_after(answer.headers.get("retry-after", ""), now)
+        raise DeliveryFailed(f"HTTP {answer.status}{end}", wait)
 
 
 def _retry_after(value: str, now: datetime) -> float | None:
@@ -312,13 +221,6 @@ def _email(smtp: Smtp, message: Message) -> EmailMessage:
     return email
 
 
-def _refusals(error: smtplib.SMTPRecipientsRefused) -> str:
-    return ", ".join(
-        f"{address}: {code} {text.decode('utf-8', 'replace')}"
-        for address, (code, text) in list(error.recipients.items())[:5]
-    )
-
-
 def _send_by_apprise(urls: tuple[str, ...], message: Message, accepted: set[str]) -> None:
     """Send a message to all URLs, one after the other; raises DeliveryFailed if one fails.
 
@@ -369,15 +271,6 @@ _threads: Counter[Hashable] = Counter()
 _counting = threading.Lock()
 
 
-def _acquire_thread(receiver: Hashable) -> bool:
-    """Count a new thread for a receiver; return False if MAX_THREADS are running."""
-    with _counting:
-        if _threads[receiver] >= MAX_THREADS:
-            return False
-        _threads[receiver] += 1
-        return True
-
-
 def _release_thread(receiver: Hashable) -> None:
     with _counting:
         _threads[receiver] -= 1
@@ -392,8 +285,12 @@ async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
 
     receiver: key by which threads are limited to MAX_THREADS
     """
-    if not _acquire_thread(receiver):
-        raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for a response")
+    with _counting:
+        if _threads[receiver] >= MAX_THREADS:
+            raise DeliveryFailed(
+                f"{MAX_THREADS} earlier deliveries are still waiting for a response"
+            )
+        _threads[receiver] += 1
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 

@@ -1,6 +1,6 @@
 """Reports on stored data, as commands and servers show them.
 
-A report is a typed document about sites, targets, changes, feeds, cells or searches. Commands print
+A report is a typed document about sites, targets, changes, feeds or notifications. Commands print
 it as a table, or with `--json` as it is; the web app renders it as a page, or returns it as JSON.
 The docstring below a field is its description in both references.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from difflib import SequenceMatcher
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
@@ -153,54 +153,47 @@ class PairRow(TypedDict):
     """Number of equal sentences that this row leaves out."""
 
 
-class Row(NamedTuple):
-    """A row of the comparison: a sentence of the left text, of the right text, or of both.
-
-    mark:     how the sides differ, as in `sdiff`; GAP for equal sentences that are left out
-    left_spans, right_spans: positions of the words that differ
-    left_out: number of sentences left out by a GAP
-    """
-
-    mark: str
-    left: str = ""
-    right: str = ""
-    left_spans: tuple[Span, ...] = ()
-    right_spans: tuple[Span, ...] = ()
-    left_out: int = 0
-
-
-def rows(left: str, right: str) -> list[Row]:
+def diff_rows(left: str, right: str) -> list[DiffRow]:
     """Compare two texts sentence by sentence.
 
     Equal sentences are included only next to differences. Long texts are cut; see `is_long`.
     """
     first, second = (sentences(text[:MAX_CHARACTERS])[:MAX_SENTENCES] for text in (left, right))
     keys = list(map(normal_text, first)), list(map(normal_text, second))
-    every: list[Row] = []
+    every: list[DiffRow] = []
     for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         if tag == "equal":
-            every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
+            every += [_row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
             continue
         for before, after in _pair_sentences(first[a:b], second[c:d]):
             if before is None or after is None:
-                mark = LEFT if after is None else RIGHT
-                every.append(Row(mark, before or "", after or ""))
+                every.append(_row(LEFT if after is None else RIGHT, before or "", after or ""))
             else:
-                every.append(Row(CHANGED, before, after, *_differing_words(before, after)))
-    shown: list[Row] = []
+                every.append(_row(CHANGED, before, after, *_differing_words(before, after)))
+    shown: list[DiffRow] = []
     for at, row in enumerate(every):
         near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
-        if any(neighbor.mark != SAME for neighbor in near):
+        if any(neighbor["mark"] != SAME for neighbor in near):
             shown.append(row)
-        elif shown and shown[-1].mark == GAP:
-            shown[-1] = Row(GAP, left_out=shown[-1].left_out + 1)
+        elif shown and shown[-1]["mark"] == GAP:
+            shown[-1]["left_out"] += 1
         else:
-            shown.append(Row(GAP, left_out=1))
+            shown.append(_row(GAP, left_out=1))
     return shown
 
 
+def _row(
+    mark: str, left: str = "", right: str = "", left_spans: Sequence[Span] = (),
+    right_spans: Sequence[Span] = (), left_out: int = 0,
+) -> DiffRow:  # fmt: skip
+    return {
+        "mark": mark, "left": left, "right": right, "left_spans": list(left_spans),
+        "right_spans": list(right_spans), "left_out": left_out,
+    }  # fmt: skip
+
+
 def is_long(text: str) -> bool:
-    """Return whether `rows` compares only the beginning of a text."""
+    """Return whether `diff_rows` compares only the beginning of a text."""
     return len(text) > MAX_CHARACTERS or len(sentences(text)) > MAX_SENTENCES
 
 
@@ -214,18 +207,20 @@ def sentences(text: str) -> list[str]:
     return pieces
 
 
-def _differing_words(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+def _differing_words(left: str, right: str) -> tuple[list[Span], list[Span]]:
     """Return the positions of the words that only one of two sentences has, for each of them."""
     first, second = _WORDS.findall(left), _WORDS.findall(right)
     # Position of each word, and of the end.
     starts = [[*accumulate(map(len, words), initial=0)] for words in (first, second)]
     spans: tuple[list[Span], list[Span]] = [], []
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        if tag != "equal":
+        if tag == "equal":
+            continue
+        if a < b:
             spans[0].append((starts[0][a], starts[0][b]))
+        if c < d:
             spans[1].append((starts[1][c], starts[1][d]))
-    in_left, in_right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
-    return in_left, in_right
+    return spans
 
 
 def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
@@ -365,21 +360,6 @@ async def _compared_posts(
             )
         sides.append(side)
     return sides
-
-
-def diff_rows(left: str, right: str) -> list[DiffRow]:
-    """Compare two texts sentence by sentence, as `rows` does."""
-    return [
-        {
-            "mark": row.mark,
-            "left": row.left,
-            "right": row.right,
-            "left_spans": list(row.left_spans),
-            "right_spans": list(row.right_spans),
-            "left_out": row.left_out,
-        }
-        for row in rows(left, right)
-    ]
 
 
 def _post_report(post: Document, side: ComparedPost) -> PostReport:

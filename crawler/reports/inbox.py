@@ -262,7 +262,10 @@ class _Scan:
         n_events = n_compared = n_bytes = 0
         began = time.monotonic()
         while n_events < MAX_EVENTS and n_compared <= MAX_COMPARED - BATCH and n_bytes < MAX_BYTES:
-            if n_events and self._may_end and time.monotonic() - began > MAX_SECONDS:
+            # With filters, the window may end without entries.
+            is_full = self._max_entries is None and len(self.groups) >= MIN_ENTRIES
+            may_end = n_events and (self._filters.are_set or is_full)
+            if may_end and time.monotonic() - began > MAX_SECONDS:
                 break
             rows = await change_events.newest(
                 self._db, reader, self._until, BATCH, last, self._filters.site or None
@@ -296,12 +299,6 @@ class _Scan:
             n_compared += len(wanted)
             n_bytes += compared.n_bytes
         return last
-
-    @property
-    def _may_end(self) -> bool:
-        """Return whether the window may end early, before its limits."""
-        is_full = self._max_entries is None and len(self.groups) >= MIN_ENTRIES
-        return self._filters.are_set or is_full
 
     async def folded(self) -> list[list[NetChange]]:
         """Return the changes with the same or nearly the same edit, the newest first."""

@@ -1,30 +1,196 @@
-"""Reports on a site's past: changes by hour of the week, single visits, and freshness by day."""
+"""Reports on a site's past: numbers by hour, the week, freshness by day, and single visits.
+
+Past hours are counted once and cached. A site with a million visits a week takes seconds to count,
+so the board counts only the last hours again. The first count goes day by day, with pauses for
+requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from crawler.planning.report import requests
-from crawler.reports.sites import CategoryNode, category_tree
-from crawler.reports.visit_counts import ChangeCounts
-from crawler.storage import overview, site_targets
+from crawler.items import Outcome
+from crawler.planning.report import requests, sums
+from crawler.storage import change_events, overview, site_targets, visits
 from crawler.storage.client import Database, Document
-from crawler.storage.paging import Key
+from crawler.storage.paging import PART, Key, resting
 from crawler.storage.sites import Site
 from schedules.history import CHANGE, Floats
 
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+FAILED = (Outcome.ERROR, Outcome.BLOCKED)
+# A visit has the time of its response, but is stored later; after an outage, much later.
+SETTLING = HOUR
+# Everything is counted again after this time, because visits are removed with their targets.
+MAX_AGE = timedelta(hours=6)
+# Maximum number of sites whose hours are cached, with about 60 kB each.
+MAX_SITES = 150
+# Maximum number of cached sites, with 56 days of 168 numbers of 4 bytes, 45 kB each.
+MAX_CHANGE_SITES = 50
 # Weeks of changes in the pattern of the week.
 CHANGES_WEEKS = 8
 FRESHNESS_DAYS = 28
 # Targets to estimate the freshness from: its standard error is at most 0.02.
 SAMPLE_SIZE = 1000
 MINUTE_SECONDS = 60
+DAY_HOURS = 24
+# Levels of the tree of categories.
+MAX_LEVELS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HourVisits:
+    """Numbers of visits in an hour; the names are those of `DayVisits`."""
+
+    visits: int = 0
+    new: int = 0
+    changed: int = 0
+    gone: int = 0
+    errors: int = 0
+    requests: int = 0
+
+    def plus(self, row: Document) -> HourVisits:
+        """Return the numbers with those of a row of `overview.visits_by_hour`."""
+        n, outcome = row["n"], row["outcome"]
+        return HourVisits(
+            visits=self.visits + n,
+            new=self.new + n * (outcome == Outcome.NEW),
+            changed=self.changed + n * (outcome == Outcome.CHANGED),
+            gone=self.gone + n * (outcome == Outcome.GONE and row["is_event"]),
+            errors=self.errors + n * (outcome in FAILED),
+            requests=self.requests + n * row["is_request"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Hours of a site, all before `until`.
+
+    at:      time of the first count
+    minutes: how many minutes after the hours of UTC the hours begin
+    """
+
+    hours: Mapping[datetime, HourVisits]
+    since: datetime
+    until: datetime
+    at: datetime
+    minutes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Weeks:
+    """Changes by hour of the local week, of each day (UTC) by its start. at: of the first count."""
+
+    days: Mapping[datetime, Floats]
+    zone: str
+    at: datetime
+
+
+class ChangeCounts:
+    """Counts changes, and keeps the numbers of the last MAX_CHANGE_SITES sites requested."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Weeks] = OrderedDict()
+
+    async def by_hour_of_week(
+        self, db: Database, site: Site, since: datetime, now: datetime
+    ) -> Floats:
+        """Return the (168,) changes of a site by hour of its local week, from Monday 00:00.
+
+        since: start of a day (UTC)
+
+        For a site with many changes, each day is a separate query, followed by a pause, and past
+        days are not counted again for MAX_AGE.
+        """
+        kept = self._kept.pop(site.name, None)
+        if await change_events.count(db, since, PART, site.name) < PART:
+            return sums(await visits.by_hour(db, site.name, site.zone, since), "changes")
+        if kept is None or kept.zone != site.timezone or not now - MAX_AGE <= kept.at <= now:
+            kept = _Weeks({}, site.timezone, now)
+        days: dict[datetime, Floats] = {}
+        day = since
+        while day < now:
+            if (week := kept.days.get(day)) is None:
+                read = visits.by_hour(db, site.name, site.zone, day, day + DAY)
+                week = sums(await resting(read), "changes").astype(np.float32)
+            days[day] = week
+            day += DAY
+        closed = {day: week for day, week in days.items() if day + DAY <= now - SETTLING}
+        self._kept[site.name] = replace(kept, days=closed)
+        while len(self._kept) > MAX_CHANGE_SITES:
+            self._kept.popitem(last=False)
+        total: Floats = np.sum(list(days.values()), axis=0, dtype=np.float64)
+        return total
+
+
+class VisitCounts:
+    """Counts visits, and keeps the numbers of the last MAX_SITES sites requested."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Counted] = OrderedDict()
+
+    async def by_hour(
+        self, db: Database, site: Site, since: datetime, now: datetime
+    ) -> dict[datetime, HourVisits]:
+        """Return the visits of a site by the start of its local hour, for hours with visits.
+
+        Local hours, because in zones such as Asia/Kolkata (+5:30) a day begins at 18:30 UTC.
+
+        since: `now` minus a constant time; the hour that includes it is counted as a whole
+        """
+        # How many minutes after the hours of UTC those of the zone begin, 0 to 59.
+        offset = now.astimezone(site.zone).utcoffset() or timedelta()
+        name, minutes = site.name, round(-offset / timedelta(minutes=1)) % 60
+        start = _hour_of(since, minutes)
+        kept = self._kept.pop(name, None)
+        if (
+            kept is None
+            or kept.minutes != minutes
+            or now - kept.at > MAX_AGE
+            or not kept.since <= start <= kept.until <= now
+        ):
+            kept = _Counted({}, start, start, now, minutes)
+        hours = {hour: each for hour, each in kept.hours.items() if hour >= start}
+        begin = kept.until
+        while begin < now:
+            end = begin + DAY if begin + DAY < now else None
+            for row in await resting(overview.visits_by_hour(db, name, minutes, begin, end)):
+                hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
+            if end is None:
+                break
+            begin = end
+        until = max(start, _hour_of(now - SETTLING, minutes))
+        closed = {hour: each for hour, each in hours.items() if hour < until}
+        self._kept[name] = replace(kept, hours=closed, since=start, until=until)
+        while len(self._kept) > MAX_SITES:
+            self._kept.popitem(last=False)
+        return hours
+
+
+def _hour_of(at: datetime, minutes: int) -> datetime:
+    """Return the start of the hour, where hours begin some minutes after those of UTC."""
+    shift = timedelta(minutes=minutes)
+    return (at - shift).replace(minute=0, second=0, microsecond=0) + shift
+
+
+class CategoryNode(TypedDict):
+    """A category, or a common beginning of categories."""
+
+    name: str
+    """Last part of the category, such as `poetry` of `books/poetry`."""
+    category: str | None
+    """Category to filter by; null if no target has exactly this one."""
+    level: int
+    """Number of parts before it."""
+    targets: int
+    """Targets in the category, and in those that begin with it."""
 
 
 class WeekPattern(TypedDict):
@@ -80,6 +246,25 @@ async def site_profile(
     return SiteProfile(category_tree(profile.categories), week)
 
 
+def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
+    """Return categories as a tree, parents first; `/` and `>` separate the parts of a category.
+
+    counts: targets by category. A target in several categories counts in each of them.
+    """
+    nodes: dict[tuple[str, ...], CategoryNode] = {}
+    for category, n in counts.items():
+        parts = [part.strip() for part in category.replace(">", "/").split("/", MAX_LEVELS - 1)]
+        path = tuple(part for part in parts if part) or (category,)
+        for level in range(len(path)):
+            node = nodes.setdefault(
+                path[: level + 1],
+                {"name": path[level], "category": None, "level": level, "targets": 0},
+            )
+            node["targets"] += n
+        nodes[path]["category"] = category
+    return [nodes[path] for path in sorted(nodes)]
+
+
 async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:
     """Estimate a site's freshness at noon of the last days from the changes found since.
 
@@ -115,9 +300,6 @@ def _freshness(histories: Sequence[Document], minutes: Floats) -> list[tuple[flo
         counts += is_known
         fresh += np.where(is_known, share_fresh, 0.0)
     return list(zip(fresh.tolist(), counts.tolist(), strict=True))
-
-
-DAY_HOURS = 24
 
 
 class SiteVisit(TypedDict):
@@ -187,7 +369,7 @@ async def site_visits(
     part = await overview.page_of_visits(
         db, site.name, times, place, limit, only_events=wanted.only_events
     )
-    visits: list[SiteVisit] = [
+    rows: list[SiteVisit] = [
         {
             "at": row["at"],
             "url": row["target"],
@@ -200,4 +382,4 @@ async def site_visits(
         }
         for row in part.rows
     ]
-    return SiteVisits(visits, part.last)
+    return SiteVisits(rows, part.last)

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import SiteEstimates
-from crawler.reports.visit_counts import VisitCounts
+from crawler.reports.site_history import VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.client import Database
 from crawler.storage.overview import SiteState
@@ -273,41 +273,6 @@ def checked_tags(texts: Sequence[str]) -> list[str]:
                 "printable characters, and commas between tags"
             )
     return tags
-
-
-class CategoryNode(TypedDict):
-    """A category, or a common beginning of categories."""
-
-    name: str
-    """Last part of the category, such as `poetry` of `books/poetry`."""
-    category: str | None
-    """Category to filter by; null if no target has exactly this one."""
-    level: int
-    """Number of parts before it."""
-    targets: int
-    """Targets in the category, and in those that begin with it."""
-
-
-MAX_LEVELS = 6
-
-
-def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
-    """Return categories as a tree, parents first; `/` and `>` separate the parts of a category.
-
-    counts: targets by category. A target in several categories counts in each of them.
-    """
-    nodes: dict[tuple[str, ...], CategoryNode] = {}
-    for category, n in counts.items():
-        parts = [part.strip() for part in category.replace(">", "/").split("/", MAX_LEVELS - 1)]
-        path = tuple(part for part in parts if part) or (category,)
-        for level in range(len(path)):
-            node = nodes.setdefault(
-                path[: level + 1],
-                {"name": path[level], "category": None, "level": level, "targets": 0},
-            )
-            node["targets"] += n
-        nodes[path]["category"] = category
-    return [nodes[path] for path in sorted(nodes)]
 
 
 class FailureExample(TypedDict):

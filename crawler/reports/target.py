@@ -21,6 +21,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
+from crawler.utils.text import period
 from crawler.utils.urls import is_http, target_id, target_key
 
 if TYPE_CHECKING:
@@ -193,11 +194,13 @@ def problems_of_limits(target: Document, limits: IntervalLimits, config: Config)
     for name, hours in values.items():
         if hours is None:
             continue
-        if not math.isfinite(hours) or hours < MIN_HOURS:
-            problems[name] = f"not valid: {hours:g}. Use {MIN_HOURS:g} hour or more"
+        if not (math.isfinite(hours) and hours > 0):
+            problems[name] = f"not valid: {hours:g}. Use 1 hour or more"
+        elif hours < MIN_HOURS:
+            problems[name] = f"too short: every {period(hours)}. Use 1 hour or more"
         elif hours > longest:
             problems[name] = (
-                f"too long: {hours:g} hours. Use {longest:g} hours or less, or raise "
+                f"too long: every {period(hours)}. Use at most {period(longest)}, or raise "
                 "FRESHET_MAX_INTERVAL_HOURS"
             )
     min_hours, max_hours = limits["min_hours"], limits["max_hours"]

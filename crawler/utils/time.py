@@ -96,11 +96,9 @@ class Clock:
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _PER_DAY = re.compile(rf"{_NUMBER}\s*(?:/\s*d(?:ay)?)?", re.I)
 _PER_HOUR = re.compile(rf"{_NUMBER}\s*(?:/\s*h(?:our)?)?", re.I)
-_DURATION = re.compile(rf"{_NUMBER}\s*(m|h|d|w)", re.I)
+_DURATION = re.compile(rf"{_NUMBER}\s*(s|m|h|d|w)", re.I)
 _SHARE = re.compile(rf"{_NUMBER}\s*(%?)")
-_PERIOD = re.compile(rf"{_NUMBER}\s*(s|m|h|d|w)", re.I)
-_HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
-_SECONDS = {"s": 1.0} | {unit: 3600 * hours for unit, hours in _HOURS.items()}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def per_day(text: str) -> float:
@@ -119,21 +117,20 @@ def per_hour(text: str) -> float:
 
 def hours(text: str) -> float:
     """Parse a duration (> 0) such as `90m`, `6h`, `2d` or `1w` as hours. Raises ValueError."""
-    match = _DURATION.fullmatch(text.strip())
-    if not match or not (amount := float(match[1])):
-        raise ValueError(f"invalid duration: {text!r}. Examples: 90m, 6h, 2d, 1w")
-    return amount * _HOURS[match[2].lower()]
+    return _duration(text, "mhdw", "90m, 6h, 2d, 1w") / 3600
 
 
 def seconds(text: str) -> float:
-    """Parse a duration (> 0) such as `30s`, `5m`, `2h`, `1d` or `1w` as seconds.
+    """Parse a duration (> 0) such as `30s`, `5m` or `1w` as seconds. Raises ValueError."""
+    return _duration(text, "smhdw", "30s, 5m, 2h, 1d, 1w")
 
-    Raises ValueError.
-    """
-    match = _PERIOD.fullmatch(text.strip())
-    if not match or not (amount := float(match[1])):
-        raise ValueError(f"invalid duration: {text!r}. Examples: 30s, 5m, 2h, 1d, 1w")
-    return amount * _SECONDS[match[2].lower()]
+
+def _duration(text: str, units: str, examples: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    unit = match[2].lower() if match else ""
+    if not match or unit not in units or not (amount := float(match[1])):
+        raise ValueError(f"invalid duration: {text!r}. Examples: {examples}")
+    return amount * _SECONDS[unit]
 
 
 def share(text: str) -> float:

@@ -28,14 +28,14 @@ import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.reports.net_changes import Windows
-from crawler.reports.visit_counts import ChangeCounts, VisitCounts
+from crawler.reports.site_history import ChangeCounts, VisitCounts
 from crawler.storage.accounts import users
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import (
     UNLIMITED,
     Audit,
@@ -153,7 +153,7 @@ async def close(app: FastAPI) -> None:
 
 def _add_push(app: FastAPI, requested: SubscriptionOptions) -> PushOfApp:
     """Add the callback for WebSub hubs; return the object that requests subscriptions."""
-    # Twisted is slow to import, and most apps receive no pushes.
+    # Slow to import, and most apps receive no pushes.
     from crawler.web.websub.service import PushOfApp, router
 
     push = PushOfApp(app.state.database, requested)

@@ -26,7 +26,7 @@ from starlette.types import Scope as ASGIScope
 
 from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Role, Scope
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
 
 # Paths of the JSON API, below the root path.
@@ -72,31 +72,23 @@ class SignInRequired(Exception):
     """Raised if a request needs a user and has none."""
 
 
-def public(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that needs no user: request.state.user is None in it."""
-    setattr(endpoint, _ACCESS, _PUBLIC)
-    return endpoint
+def _mark(access: str) -> Callable[[Endpoint], Endpoint]:
+    def mark(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _ACCESS, access)
+        return endpoint
+
+    return mark
 
 
-def for_viewers(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that viewers may use with any method: it only changes their own data.
-
-    Programs need a token with the scope `write` to change it.
-    """
-    setattr(endpoint, _ACCESS, _VIEWERS)
-    return endpoint
-
-
-def for_programs(endpoint: Endpoint) -> Endpoint:
-    """Mark a route outside of the JSON API that accepts API tokens."""
-    setattr(endpoint, _ACCESS, _PROGRAMS)
-    return endpoint
-
-
-def signed(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that checks a signature of its own: it needs no user, and is not audited."""
-    setattr(endpoint, _ACCESS, _SIGNED)
-    return endpoint
+# Marks a route that needs no user: request.state.user is None in it.
+public = _mark(_PUBLIC)
+# Marks a route that viewers may use with any method: it only changes their own data. Programs need
+# a token with the scope `write` to change it.
+for_viewers = _mark(_VIEWERS)
+# Marks a route outside of the JSON API that accepts API tokens.
+for_programs = _mark(_PROGRAMS)
+# Marks a route that checks a signature of its own: it needs no user, and is not audited.
+signed = _mark(_SIGNED)
 
 
 def is_signed_route(scope: ASGIScope) -> bool:

@@ -24,7 +24,7 @@ from crawler.reports.metrics import read, up
 from crawler.utils.process import end_tasks
 from crawler.utils.prometheus import text_of
 from crawler.web.auth import for_programs
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.options import Address, WebOptions
 from crawler.web.server import create_minimal_app, listen, url_of
 from crawler.web.server import served as app_served

@@ -6,6 +6,7 @@ They see every request, including those for files and for paths without a route.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -43,17 +44,27 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ErrorPage = Callable[[Scope, int, str], Any]
 
 
-class SecurityHeaders:
-    """Adds the security headers to all responses that do not set their own."""
+class Layer:
+    """Base class of layers. Messages about the start and the end of the app pass unchanged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or pass on another message."""
+        handle = self.handle if scope["type"] == "http" else self._app
+        await handle(scope, receive, send)
+
+    @abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+
+
+class SecurityHeaders(Layer):
+    """Adds the security headers to all responses that do not set their own."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -65,7 +76,7 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class ProxyAndHost:
+class ProxyAndHost(Layer):
     """Applies the headers of trusted proxies, and rejects requests for unknown hosts.
 
     A web page in a user's browser can point its own host name to this machine (DNS rebinding), but
@@ -73,15 +84,12 @@ class ProxyAndHost:
     """
 
     def __init__(self, app: ASGIApp, options: WebOptions, error_page: ErrorPage) -> None:
-        self._app = app
+        super().__init__(app)
         self._options = options
         self._error_page = error_page
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         scope = {**scope, "root_path": self._options.root_path}
         is_head = scope["method"] == "HEAD"
         if is_head:
@@ -101,20 +109,19 @@ class ProxyAndHost:
             _apply_forwarded(scope, headers, self._options)
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
-        if not self._accepts(host):
+        options = self._options
+        is_accepted = is_local(host) or (
+            not options.is_private and is_in_network(host, options.hosts)
+        )
+        if not is_accepted:
             problem = (
                 "This server is only available on this machine. Use http://localhost with the port"
-                if self._options.is_private
-                else f"Unknown host name. Add it to {self._options.hosts_setting}"
+                if options.is_private
+                else f"Unknown host name. Add it to {options.hosts_setting}"
             )
             await self._error_page(scope, 421, problem)(scope, receive, send)
             return
         await self._app(scope, receive, send)
-
-    def _accepts(self, host: str) -> bool:
-        if self._options.is_private:
-            return is_local(host)
-        return is_local(host) or is_in_network(host, self._options.hosts)
 
 
 def _apply_forwarded(scope: Scope, headers: Headers, options: WebOptions) -> None:
@@ -133,18 +140,15 @@ def _apply_forwarded(scope: Scope, headers: Headers, options: WebOptions) -> Non
         scope["headers"] = [*others, (b"host", host.encode("latin-1"))]
 
 
-class Errors:
+class Errors(Layer):
     """Responds to unexpected errors with a page, and logs them with their traceback."""
 
     def __init__(self, app: ASGIApp, error_page: ErrorPage) -> None:
-        self._app = app
+        super().__init__(app)
         self._error_page = error_page
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         has_started = False
 
         async def watch(message: Message) -> None:
@@ -162,7 +166,7 @@ class Errors:
             await self._error_page(scope, 500, problem)(scope, receive, send)
 
 
-class BodyLimit:
+class BodyLimit(Layer):
     """Refuses bodies that are too large, before the app reads them if their length is stated.
 
     uploads: limit in bytes by path, for paths with their own limit; a path with a trailing slash
@@ -172,16 +176,13 @@ class BodyLimit:
     def __init__(
         self, app: ASGIApp, max_bytes: int, uploads: Mapping[str, int], error_page: ErrorPage
     ) -> None:
-        self._app = app
+        super().__init__(app)
         self._max_bytes = max_bytes
         self._uploads = uploads
         self._error_page = error_page
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         limit = self._limit_of(path)
         if limit == UNLIMITED:
@@ -215,19 +216,19 @@ class BodyLimit:
         return self._uploads.get(path) or next(below, self._max_bytes)
 
 
-class Audit:
+class Audit(Layer):
     """Adds each successful write to the audit list, before its response is sent.
 
     record: stores an entry for a scope and a status
     """
 
     def __init__(self, app: ASGIApp, record: Callable[[Scope, int], Awaitable[None]]) -> None:
-        self._app = app
+        super().__init__(app)
         self._record = record
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+        if scope["method"] in SAFE_METHODS:
             await self._app(scope, receive, send)
             return
 

@@ -1,4 +1,6 @@
-"""Renders the pages of the web app, the fragments that htmx requests, and errors.
+"""Renders the pages of the web app, their forms, the fragments that htmx requests, and errors.
+
+A form that is rejected is shown again with all values, and each problem next to its field.
 
 Errors are a page for browsers, an alert for htmx, and problem JSON (RFC 9457) for the API.
 
@@ -10,17 +12,20 @@ of a page may be a megabyte long.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -40,7 +45,11 @@ from crawler.web.auth import (
     set_guest_cookie,
 )
 
+Model = TypeVar("Model", bound=BaseModel)
 MAX_CHARACTERS = 2000
+MAX_FIELDS = 1000
+# Values of these fields are not sent back to the browser.
+SECRET = "password"
 ELLIPSIS = "…"
 LINKED = ("http", "https")
 NOTHING = Markup('<span class="none">\N{EN DASH}</span>')
@@ -153,6 +162,79 @@ FILTERS = {
     "exact": exact, "number": number, "outside": outside, "percent": percent, "plain": plain,
     "size": size, "span": span, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Form:
+    """The values of a form, and its problems.
+
+    values:   first value by field
+    lists:    all values by field, for checkboxes and multiple choices
+    problems: message by field; the empty field stands for the whole form
+    """
+
+    values: dict[str, str] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    async def read(cls, request: Request) -> Self:
+        """Read the fields that a browser sent; files are left out."""
+        return cls.of_items((await request.form(max_fields=MAX_FIELDS)).multi_items())
+
+    @classmethod
+    def of_items(cls, items: Iterable[tuple[str, Any]]) -> Self:
+        """Return a form with these names and values, such as those of a query."""
+        form = cls()
+        for name, value in items:
+            if isinstance(value, str):
+                form.values.setdefault(name, value)
+                form.lists.setdefault(name, []).append(value)
+        return form
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return a form filled with the current values."""
+        texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        return cls(texts, {name: [text] for name, text in texts.items()})
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of a field, empty without one; never a password."""
+        return "" if SECRET in name else self.values.get(name, "")
+
+    def secret(self, name: str) -> str:
+        """Return the value of a field with a password."""
+        return self.values.get(name, "")
+
+    def reject(self, name: str, problem: object) -> None:
+        """Record a problem of a field, or of the whole form if the name is empty."""
+        self.problems.setdefault(name, str(problem))
+
+    def reject_values(self, error: ValidationError) -> None:
+        """Record the problems of a model that does not accept the values."""
+        for each in error.errors(include_url=False):
+            self.reject(str(each["loc"][0]) if each["loc"] else "", cause_of(each))
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether no problem was recorded."""
+        return not self.problems
+
+    def parse(self, model: type[Model]) -> Model | None:
+        """Return the values as a model; None, with the problems recorded, if they do not fit.
+
+        Fields of the model that are lists get all values of the field.
+        """
+        given: dict[str, Any] = {}
+        for name, info in model.model_fields.items():
+            if name in self.values:
+                is_list = "list" in str(info.annotation) or "tuple" in str(info.annotation)
+                given[name] = self.lists[name] if is_list else self.values[name]
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            self.reject_values(error)
+            return None
 
 
 @cache

@@ -2,8 +2,7 @@
 
 The server limits the number of connections, in total and per address; the time for the headers and
 the body of a request, for reading a response and between requests; and the size of headers. The app
-limits the size of bodies. The server installs neither signal handlers nor an event loop, so it also
-runs in a loop with Twisted's reactor: see `run_in_reactor`.
+limits the size of bodies. The server installs neither signal handlers nor an event loop.
 
 Processes that are not `scrapy web` serve their metrics or the WebSub callback with an app of
 `create_minimal_app`: routers without pages, users and API, with the limits and headers of the web
@@ -23,7 +22,6 @@ from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -174,11 +172,8 @@ class LimitedProtocol(H11Protocol):
         elif state is h11.IDLE:
             if self._phase is Phase.IDLE and self.conn.trailing_data[0]:
                 self._enter(Phase.HEAD)
-        elif not self._has_answered():
+        elif self.cycle is not None and not self.cycle.response_complete:
             self._enter(Phase.RESPONSE)
-
-    def _has_answered(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
 
     def _enter(self, phase: Phase) -> None:
         if self._limit is not None:
@@ -375,19 +370,3 @@ def create_minimal_app(
 
 def _line(_: Scope, status: int, detail: str) -> Response:
     return PlainTextResponse(f"{detail}\n", status)
-
-
-def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine that needs Twisted's reactor; return its result or raise its error."""
-    from twisted.internet import asyncioreactor
-
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
-    from twisted.internet import reactor as installed
-
-    reactor: Any = installed
-    task = loop.create_task(work)
-    task.add_done_callback(lambda _: reactor.stop())
-    reactor.run(installSignalHandlers=False)
-    return task.result()

@@ -23,9 +23,16 @@ from typing_extensions import TypedDict
 from crawler.errors import FreshetError
 from crawler.reports import sites as reports
 from crawler.reports.estimates import read_estimates
-from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by_day, site_profile
-from crawler.reports.sites import BoardSite, CategoryNode, FailureGroup, RunningSite, SiteFilter
-from crawler.reports.visit_counts import ChangeCounts, VisitCounts
+from crawler.reports.site_history import (
+    CategoryNode,
+    ChangeCounts,
+    DayFreshness,
+    VisitCounts,
+    WeekPattern,
+    freshness_by_day,
+    site_profile,
+)
+from crawler.reports.sites import BoardSite, FailureGroup, RunningSite, SiteFilter
 from crawler.storage import alarms, due, leases, overview, site_targets, sites
 from crawler.storage.alarms import AlarmReport
 from crawler.storage.client import Store, raising_unreachable

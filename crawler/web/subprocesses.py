@@ -168,36 +168,20 @@ class Planner:
         job = self._failed.get(kind)
         return job is not None and job.is_without_targets
 
-    def curve(self, objective: str) -> BudgetCurve | None:
-        """Return the curve of pages for an objective; None if it must be computed."""
-        found: BudgetCurve | None = self._kept_curve(CURVE, objective)
-        return found
-
-    def feed_curve(self) -> FeedBudgetCurve | None:
-        """Return the curve of feeds; None if it must be computed."""
-        found: FeedBudgetCurve | None = self._kept_curve(FEED_CURVE, None)
-        return found
-
-    def _kept_curve(self, kind: JobKind, objective: str | None) -> Any:
+    def curve(self, kind: JobKind, objective: str | None) -> Any:
+        """Return a curve; None if it must be computed. objective: of pages; None: of feeds."""
         at, curve = self._curves.get((kind, objective), (0.0, None))
         if curve is not None and time.monotonic() - at > CURVE_SECONDS:
             del self._curves[kind, objective]
             return None
         return curve
 
-    def want_curve(self, objective: str, by: str, now: datetime) -> None:
+    def want_curve(self, kind: JobKind, objective: str | None, by: str, now: datetime) -> None:
         """Start computing a curve, unless a job is running or the curve failed a moment ago."""
-        self._want(CURVE, by, now, objective=objective)
-
-    def want_feed_curve(self, by: str, now: datetime) -> None:
-        """Start computing the curve of feeds, under the conditions of `want_curve`."""
-        self._want(FEED_CURVE, by, now)
-
-    def _want(self, kind: JobKind, by: str, now: datetime, **options: Any) -> None:
         is_busy = self.job is not None and self.job.is_running
         failed_at = self._failed_at.get(kind, -math.inf)
         if not is_busy and time.monotonic() - failed_at > RETRY_SECONDS:
-            self.start(kind, by, now, **options)
+            self.start(kind, by, now, objective=objective)
 
     def forget_curves(self) -> None:
         """Compute curves again when they are needed."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json, with_database
 from crawler.utils.terminal import print_line
 from crawler.utils.text import megabytes
 
 if TYPE_CHECKING:
-    from crawler.exchange.backup import Manifest
+    from crawler.storage.client import Database
 
 
 class BackupReport(TypedDict):
@@ -39,14 +37,24 @@ class Command(FreshetCommand):
     arguments = ("FILE",)
     summary = "Write a backup of the whole database to one file, and check it"
     example = "scrapy backup freshet-2026-03-01.zip"
+    documents: ClassVar = {
+        "scrapy backup FILE --json": BackupReport,
+    }
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Write the backup, and print what it contains."""
+        from crawler.exchange.backup import Manifest, write
+        from crawler.storage.transfer import writers_locked_out
         from crawler.utils.terminal import working
 
-        path = Path(args[0])
+        path, now = Path(args[0]), self.config.clock.now()
         with working(self.config.progress, "opening the database") as progress:
-            manifest, size = asyncio.run(self._write(path, progress))
+
+            async def back_up(db: Database) -> tuple[Manifest, int]:
+                async with writers_locked_out(db, self.config):
+                    return await write(db, path, now, progress)
+
+            manifest, size = with_database(self.config, back_up)
         if opts.json:
             report: BackupReport = {
                 "file": str(path), "bytes": size, "version": manifest.version,
@@ -56,16 +64,3 @@ class Command(FreshetCommand):
             print_json(report)
             return
         print_line(f"{manifest} written to {path} and checked, {megabytes(size)}")
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        return {"scrapy backup FILE --json": BackupReport}
-
-    async def _write(self, path: Path, progress: Callable[[str], None]) -> tuple[Manifest, int]:
-        from crawler.exchange.backup import write
-        from crawler.storage.client import opened
-        from crawler.storage.transfer import writers_locked_out
-
-        now = self.config.clock.now()
-        async with opened(self.config) as db, writers_locked_out(db, self.config):
-            return await write(db, path, now, progress)

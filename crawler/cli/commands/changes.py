@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
+from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
 from crawler.cli.types import as_time, positive_int, time_or_age, url_part
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
 
 if TYPE_CHECKING:
     from crawler.reports.changes import ChangeList
+    from crawler.storage.client import Database
 
 DEFAULT_LIMIT = 50
 
@@ -24,6 +24,9 @@ class Command(FreshetCommand):
     arguments = ("[NAME]",)
     summary = "List changed, new and removed pages, newest first"
     example = "scrapy changes books --since 1d"
+    documents: ClassVar = {
+        "scrapy changes --json": "list[crawler.reports.changes.Change]",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select changes and limit their number."""
@@ -47,7 +50,16 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the changes, and the number of changes that are not shown."""
-        spiders, newest = asyncio.run(self._read(args[0] if args else None, opts))
+        from crawler.reports.changes import newest_changes
+
+        now = self.config.clock.now()
+        times = as_time(opts.since, now), as_time(opts.until, now)
+
+        async def read(db: Database) -> tuple[list[str], ChangeList]:
+            spiders = await spiders_of(db, args[0] if args else None)
+            return spiders, await newest_changes(db, spiders, times, opts.match, opts.limit)
+
+        spiders, newest = with_database(self.config, read)
         rows = newest.changes
         if opts.json:
             print_json(rows)
@@ -78,23 +90,3 @@ class Command(FreshetCommand):
                 f"only the newest {MAX_EVENTS:,} changes were searched. --until T searches older "
                 "ones"
             )
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the changes."""
-        from crawler.reports.changes import Change
-
-        return {"scrapy changes --json": list[Change]}
-
-    async def _read(
-        self, spider: str | None, opts: argparse.Namespace
-    ) -> tuple[list[str], ChangeList]:
-        """Return the spiders and their changes."""
-        from crawler.reports.changes import newest_changes
-        from crawler.storage.client import opened
-
-        config = self.config
-        async with opened(config) as db:
-            now = config.clock.now()
-            span = as_time(opts.since, now), as_time(opts.until, now)
-            spiders = await spiders_of(db, spider)
-            return spiders, await newest_changes(db, spiders, span, opts.match, opts.limit)

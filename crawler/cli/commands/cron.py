@@ -8,12 +8,12 @@ import shlex
 import sys
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import PRIVATE_KEYS, ConfigError, ServerError
 from crawler.utils.terminal import complain, print_line
@@ -51,6 +51,10 @@ class Command(FreshetCommand):
     arguments = ("[NAME|FILE.toml|FOLDER/…]",)
     summary = "Print crontab lines that crawl, notify, replan and prune, or a systemd unit"
     example = "(crontab -l; scrapy cron books shop.toml) | crontab -"
+    documents: ClassVar = {
+        "scrapy cron --json": list[CrontabLine],
+        "scrapy cron --systemd --json": SystemdUnit,
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of systemd units."""
@@ -110,13 +114,6 @@ class Command(FreshetCommand):
                 print_line(text.rstrip("\n"))
             return
         self._print(lines, remarks, opts)
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of crontab lines and units."""
-        return {
-            "scrapy cron --json": list[CrontabLine],
-            "scrapy cron --systemd --json": SystemdUnit,
-        }
 
     def _print(
         self, lines: list[CrontabLine], remarks: list[str], opts: argparse.Namespace

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json, with_database
+from crawler.cli.base import Action, ActionsCommand, print_json, with_database
 from crawler.config import Config
 from crawler.utils.terminal import complain, print_line
 
@@ -25,24 +25,19 @@ class BuildReport(TypedDict):
 class Command(ActionsCommand):
     """Build dashboards; `scrapy web` serves them."""
 
-    actions: ClassVar[Mapping[str, Action]] = {
-        "build": Action(
-            "Write the dashboards whose cells or templates changed",
-            "scrapy dashboards build templates --out /srv/www/cells",
-        ),
-    }
     summary = "Build dashboards made of cells"
     example = "scrapy dashboards build templates --out /srv/www/cells"
+    documents: ClassVar = {
+        "scrapy dashboards build TEMPLATES --json": BuildReport,
+    }
 
-    def functions(self, action: str) -> Functions:
-        """Return the functions of an action."""
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """Return the action."""
         from crawler.web.dashboards.sources import add_places
 
-        return add_places, run_build
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the result."""
-        return {"scrapy dashboards build TEMPLATES --json": BuildReport}
+        summary = "Write the dashboards whose cells or templates changed"
+        return {"build": Action(summary, self.example, run_build, add_places)}
 
 
 def run_build(config: Config, opts: argparse.Namespace) -> int:

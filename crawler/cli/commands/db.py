@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable
+from typing import ClassVar
 
 from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, refuse_left_over
+from crawler.cli.base import FreshetCommand, print_json, refuse_left_over
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
@@ -61,6 +62,13 @@ class Command(FreshetCommand):
     arguments = ("start|stop|status|uri|copy", "[TO_URI]")
     summary = "Start, stop or show the embedded MongoDB server; copy the database to another server"
     example = "mongosh $(scrapy db uri)"
+    documents: ClassVar = {
+        "scrapy db start --json": ServerState,
+        "scrapy db stop --json": ServerState,
+        "scrapy db status --json": ServerState,
+        "scrapy db uri --json": ServerUri,
+        "scrapy db copy URI --json": CopyReport,
+    }
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the action and print its result."""
@@ -74,7 +82,10 @@ class Command(FreshetCommand):
             self._copy(args[1], opts)
             return
         if action == "uri":
-            self._print_uri(opts)
+            from crawler.storage.client import server_uri
+
+            address: ServerUri = {"uri": server_uri(self.config)}
+            print_json(address) if opts.json else print_line(address["uri"])
             return
         state = self._act(action)
         if opts.json:
@@ -90,25 +101,6 @@ class Command(FreshetCommand):
             print_line(stopped)
         if action == "status" and not state["running"]:
             self.exitcode = 1
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of the server's state and address, and of a copy."""
-        return {
-            "scrapy db start --json": ServerState,
-            "scrapy db stop --json": ServerState,
-            "scrapy db status --json": ServerState,
-            "scrapy db uri --json": ServerUri,
-            "scrapy db copy URI --json": CopyReport,
-        }
-
-    def _print_uri(self, opts: argparse.Namespace) -> None:
-        from crawler.storage.client import server_uri
-
-        address: ServerUri = {"uri": server_uri(self.config)}
-        if opts.json:
-            print_json(address)
-        else:
-            print_line(address["uri"])
 
     def _act(self, action: str) -> ServerState:
         """Start, stop or check the embedded server, and return its state."""

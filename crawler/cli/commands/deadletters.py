@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json, with_database
+from crawler.cli.base import Action, ActionsCommand, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, shortened, stdout
@@ -29,61 +30,48 @@ class ChangedLetters(TypedDict):
 class Command(ActionsCommand):
     """List, retry or discard dead letters."""
 
-    actions: ClassVar[Mapping[str, Action]] = {
-        "list": Action("List dead-lettered pages, newest first", "scrapy deadletters list --json"),
-        "retry": Action(
-            "Make pages due, so that the next crawl visits them", "scrapy deadletters retry --all"
-        ),
-        "drop": Action(
-            "Discard pages, so that they are never visited again",
-            "scrapy deadletters drop https://shop.example/bad",
-        ),
-    }
     default_action = "list"
     summary = "List, retry or discard dead letters: pages that repeatedly crashed workers"
     example = "scrapy deadletters list"
+    documents: ClassVar = {
+        "scrapy deadletters list --json": "list[crawler.storage.runs.DeadLetterReport]",
+        "scrapy deadletters retry URL --json": ChangedLetters,
+        "scrapy deadletters drop URL --json": ChangedLetters,
+    }
 
-    def functions(self, action: str) -> Functions:
-        """Return the functions of an action."""
-        functions: Mapping[str, Functions] = {
-            "list": (list_options, run_list),
-            "retry": (retry_options, run_retry),
-            "drop": (drop_options, run_drop),
-        }
-        return functions[action]
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of the list and of changes to it."""
-        from crawler.storage.runs import DeadLetterReport
-
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """Return the actions."""
         return {
-            "scrapy deadletters list --json": list[DeadLetterReport],
-            "scrapy deadletters retry URL --json": ChangedLetters,
-            "scrapy deadletters drop URL --json": ChangedLetters,
-        }
+            "list": Action(
+                "List dead-lettered pages, newest first", "scrapy deadletters list --json",
+                run_list, spider_option,
+            ),
+            "retry": Action(
+                "Make pages due, so that the next crawl visits them",
+                "scrapy deadletters retry --all",
+                partial(change, drops=False), partial(add_selection, verb="retry"),
+            ),
+            "drop": Action(
+                "Discard pages, so that they are never visited again",
+                "scrapy deadletters drop https://shop.example/bad",
+                partial(change, drops=True), partial(add_selection, verb="discard"),
+            ),
+        }  # fmt: skip
 
 
-def list_options(parser: argparse.ArgumentParser) -> None:
+def spider_option(parser: argparse.ArgumentParser) -> None:
     """Add the `--spider` option."""
     parser.add_argument(
         "--spider", metavar="NAME", help="only pages of this spider (default: all spiders)"
     )
 
 
-def retry_options(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser, *, verb: str) -> None:
     """Add the URLs, `--all` and `--spider`."""
-    _add_selection(parser, "retry")
-
-
-def drop_options(parser: argparse.ArgumentParser) -> None:
-    """Add the URLs, `--all` and `--spider`."""
-    _add_selection(parser, "discard")
-
-
-def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("urls", metavar="URL", nargs="*", help=f"dead-lettered page to {verb}")
     parser.add_argument("--all", action="store_true", help=f"{verb} all dead-lettered pages")
-    list_options(parser)
+    spider_option(parser)
 
 
 def run_list(config: Config, opts: argparse.Namespace) -> None:
@@ -108,17 +96,8 @@ def run_list(config: Config, opts: argparse.Namespace) -> None:
         stdout().print(table)
 
 
-def run_retry(config: Config, opts: argparse.Namespace) -> None:
-    """Make dead-lettered pages due, so that the next crawl run visits them."""
-    _change(config, opts, drops=False)
-
-
-def run_drop(config: Config, opts: argparse.Namespace) -> None:
-    """Remove pages from the list permanently; they are never visited again."""
-    _change(config, opts, drops=True)
-
-
-def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
+def change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
+    """Make dead-lettered pages due, or discard them; print their number."""
     from crawler.storage import runs
 
     if bool(opts.urls) == opts.all:
@@ -126,7 +105,7 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
     urls = [canonical(url) if is_http(url) else url for url in opts.urls]
     now = config.clock.now()
 
-    async def change(db: Database) -> list[str]:
+    async def work(db: Database) -> list[str]:
         keys = await runs.dead_letter_keys(db, opts.spider, None if opts.all else urls)
         if not keys:
             raise ConfigError("no matching dead letters. scrapy deadletters list shows all of them")
@@ -136,7 +115,7 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
             await runs.retry_dead_letters(db, keys, now)
         return keys
 
-    keys = with_database(config, change)
+    keys = with_database(config, work)
     if opts.json:
         report: ChangedLetters = {"targets": keys}
         print_json(report)

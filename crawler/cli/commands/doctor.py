@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.findings import DoctorReport, Status, doctor_report, lines
@@ -18,6 +19,9 @@ class Command(FreshetCommand):
 
     summary = "Check settings, servers, sites and data, and suggest fixes"
     example = "scrapy doctor --spider books --spider shop.toml"
+    documents: ClassVar = {
+        "scrapy doctor --json": DoctorReport,
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select and extend the checks."""
@@ -70,7 +74,3 @@ class Command(FreshetCommand):
         for finding, row in zip(findings, rows, strict=True):
             console.print(row, style=STYLES.get(finding.status), soft_wrap=True)
         console.print(total)
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the findings."""
-        return {"scrapy doctor --json": DoctorReport}

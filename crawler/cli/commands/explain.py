@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from zoneinfo import ZoneInfo
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json, with_database
 from crawler.utils.terminal import stdout, working
 from crawler.utils.text import DAY, NOT_KNOWN, amount, count, span, visit_frequency
 from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation, ObservedHistory
+    from crawler.storage.client import Database
 
 DAY_HOURS = 24
 # Number of planned visits after the next one that the text lists; JSON has all of two days.
@@ -28,6 +28,9 @@ class Command(FreshetCommand):
     arguments = ("URL",)
     summary = "Show a page's change rate and history, and explain its schedule"
     example = "scrapy explain https://books.toscrape.com/"
+    documents: ClassVar = {
+        "scrapy explain URL --json": "crawler.planning.explanation.Explanation",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `--spider` option."""
@@ -39,32 +42,26 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the page's history and plan, and the reasons."""
         with working(self.config.progress, "opening the database") as progress:
-            explanation = asyncio.run(self._explain(args[0], opts.spider, progress))
+            explanation = with_database(
+                self.config, lambda db: self._explain(db, args[0], opts.spider, progress)
+            )
         if opts.json:
             print_json(explanation)
         else:
             self._show(explanation)
 
-    def json_types(self) -> JsonTypes:
-        """Return the type of the explanation."""
-        from crawler.planning.explanation import Explanation
-
-        return {"scrapy explain URL --json": Explanation}
-
     async def _explain(
-        self, url: str, spider: str | None, progress: Callable[[str], None]
+        self, db: Database, url: str, spider: str | None, progress: Callable[[str], None]
     ) -> Explanation:
-        from crawler.storage.client import opened
         from crawler.storage.target_queries import target_of
 
         config = self.config
-        async with opened(config) as db:
-            now = config.clock.now()
-            target = await target_of(db, config, url, spider)
-            # Slow to import. Unknown URLs are reported before.
-            from crawler.planning.explain import explain_target
+        now = config.clock.now()
+        target = await target_of(db, config, url, spider)
+        # Slow to import. Unknown URLs are reported before.
+        from crawler.planning.explain import explain_target
 
-            return await explain_target(db, config, target, now, progress)
+        return await explain_target(db, config, target, now, progress)
 
     def _show(self, explanation: Explanation) -> None:
         from rich.table import Table

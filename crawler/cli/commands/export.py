@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json, spiders_of
+from crawler.cli.base import FreshetCommand, no_targets, print_json, spiders_of
 from crawler.cli.types import as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, without_secrets, working
@@ -31,6 +31,9 @@ class Command(FreshetCommand):
     arguments = ("|".join((*TABLE_NAMES, ALL)), "FOLDER_OR_URL")
     summary = "Export visits, contents, posts and states to Parquet, JSON Lines or CSV"
     example = "scrapy export visits freshet-export"
+    documents: ClassVar = {
+        "scrapy export visits FOLDER --json": "crawler.exchange.exports.ExportReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the format, and options that select rows."""
@@ -76,12 +79,6 @@ class Command(FreshetCommand):
             return
         for table in tables:
             print_line(_summary(table))
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        from crawler.exchange.exports import ExportReport
-
-        return {"scrapy export visits FOLDER --json": ExportReport}
 
     async def _export(
         self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
+from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
-from crawler.config import Config
+from crawler.cli.base import FreshetCommand, confirm, print_json, with_database
 from crawler.utils.terminal import print_line
 from crawler.utils.text import documents
 
@@ -28,6 +27,9 @@ class Command(FreshetCommand):
     arguments = ("URL|NAME",)
     summary = "Delete all data of a URL, or of a spider, from the database"
     example = "scrapy forget oldshop --yes"
+    documents: ClassVar = {
+        "scrapy forget URL --yes --json": ForgetReport,
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--yes` and `--dry-run`."""
@@ -40,25 +42,16 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Count the data, ask for confirmation, and delete them."""
-        counts = asyncio.run(_forget(self.config, args[0], delete=False))
+        from crawler.reports.target import forget
+
+        config, name = self.config, args[0]
+        counts = with_database(config, lambda db: forget(db, config, name, delete=False))
         if not opts.dry_run:
-            confirm(documents(counts), opts, of=args[0])
-            asyncio.run(_forget(self.config, args[0], delete=True))
+            confirm(documents(counts), opts, of=name)
+            with_database(config, lambda db: forget(db, config, name, delete=True))
         if opts.json:
             report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
             print_json(report)
         else:
             verb = "would delete" if opts.dry_run else "deleted"
             print_line(f"{verb} {documents(counts)}")
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the counts."""
-        return {"scrapy forget URL --yes --json": ForgetReport}
-
-
-async def _forget(config: Config, url_or_name: str, *, delete: bool) -> dict[str, int]:
-    from crawler.reports.target import forget
-    from crawler.storage.client import opened
-
-    async with opened(config) as db:
-        return await forget(db, config, url_or_name, delete=delete)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from crawler.cli.base import MIN_FIGURES_COLUMNS, FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import (
+    MIN_FIGURES_COLUMNS,
+    FreshetCommand,
+    print_json,
+    with_database,
+)
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
@@ -27,6 +31,10 @@ class Command(FreshetCommand):
     arguments = ("URL",)
     summary = "Show visits and versions of a URL, or the difference between two versions"
     example = "scrapy history https://books.toscrape.com/ --diff 1 2"
+    documents: ClassVar = {
+        "scrapy history URL --json": "crawler.reports.history.History",
+        "scrapy history URL --diff 1 2 --json": "crawler.reports.history.VersionDifference",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--diff`, and options that select the target and its visits."""
@@ -50,7 +58,12 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the history."""
-        history = asyncio.run(self._read(args[0], opts))
+        from crawler.reports.history import history_of
+
+        config, last = self.config, max(0, opts.last)
+        history = with_database(
+            config, lambda db: history_of(db, config, args[0], opts.spider, opts.source, last)
+        )
         if opts.diff is not None:
             pair = _version_pair(opts.diff, len(history["versions"]))
             # Slow to import, and --help does not need it.
@@ -77,23 +90,6 @@ class Command(FreshetCommand):
             print_json(history)
         else:
             self._show(history)
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of a history and of a difference."""
-        from crawler.reports.history import History, VersionDifference
-
-        return {
-            "scrapy history URL --json": History,
-            "scrapy history URL --diff 1 2 --json": VersionDifference,
-        }
-
-    async def _read(self, url: str, opts: argparse.Namespace) -> History:
-        from crawler.reports.history import history_of
-        from crawler.storage.client import opened
-
-        config, last = self.config, max(0, opts.last)
-        async with opened(config) as db:
-            return await history_of(db, config, url, opts.spider, opts.source, last)
 
     def _show(self, history: History) -> None:
         from rich.table import Table

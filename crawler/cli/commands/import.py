@@ -6,11 +6,11 @@ import argparse
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.utils.terminal import print_line, without_secrets
 from crawler.utils.text import count
 
@@ -87,6 +87,9 @@ class Command(FreshetCommand):
     arguments = ("FILE",)
     summary = "Import the watches of changedetection.io, urlwatch or webchanges"
     example = "scrapy import url-watches.json --dry-run"
+    documents: ClassVar = {
+        "scrapy import FILE --json": ImportReport,
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for where to store the site definitions."""
@@ -130,10 +133,6 @@ class Command(FreshetCommand):
         else:
             _print(file, plan, opts)
         self.exitcode = 0 if plan.places else 1
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        return {"scrapy import FILE --json": ImportReport}
 
     async def _import(self, file: WatchFile, opts: argparse.Namespace) -> Plan:
         """Plan the import, and unless it is a dry run, store or write the result."""

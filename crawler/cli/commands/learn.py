@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import (
     FreshetCommand,
     HelpWithLines,
-    JsonTypes,
     option,
     print_json,
     spiders_of,
+    with_database,
 )
 from crawler.cli.types import pages, weeks
 from crawler.errors import ConfigError
@@ -44,6 +43,9 @@ class Command(FreshetCommand):
     arguments = ("NAME",)
     summary = "Poll a sample of pages at short intervals to measure when they change"
     example = "scrapy learn shop --weeks 3 --every 20m --budget 720/day"
+    documents: ClassVar = {
+        "scrapy learn NAME --json": "crawler.planning.sampling_phase.PhaseReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the length, interval, sample and budget of the phase, and `--stop`."""
@@ -81,29 +83,24 @@ class Command(FreshetCommand):
         options.check()
         if opts.stop and options != PhaseOptions():
             raise ConfigError("--stop cannot be combined with other options")
-        done = asyncio.run(self._learn(args[0], options, stop=opts.stop))
+        done = with_database(
+            self.config, lambda db: self._learn(db, args[0], options, stop=opts.stop)
+        )
         if opts.json:
             print_json(done)
         else:
             self._show(done)
 
-    def json_types(self) -> JsonTypes:
-        """Return the type of the phase."""
-        from crawler.planning.sampling_phase import PhaseReport
-
-        return {"scrapy learn NAME --json": PhaseReport}
-
-    async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> PhaseReport:
+    async def _learn(
+        self, db: Database, spider: str, options: PhaseOptions, *, stop: bool
+    ) -> PhaseReport:
         from crawler.storage import leases
-        from crawler.storage.client import opened
 
-        config = self.config
-        async with opened(config) as db:
-            await spiders_of(db, spider)
-            now = config.clock.now()
-            busy = f"another scrapy learn {spider} is running"
-            async with leases.held(db, config, f"learn {spider}", busy):
-                return await self._update_phase(db, spider, options, now, stop=stop)
+        await spiders_of(db, spider)
+        now = self.config.clock.now()
+        busy = f"another scrapy learn {spider} is running"
+        async with leases.held(db, self.config, f"learn {spider}", busy):
+            return await self._update_phase(db, spider, options, now, stop=stop)
 
     def _show(self, done: PhaseReport) -> None:
         console = stdout()

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.errors import ConfigError
 from crawler.utils.files import atomic_replace
 
@@ -21,6 +21,9 @@ class Command(FreshetCommand):
 
     summary = "Export Prometheus metrics on targets, plans, crawl runs and posts"
     example = "scrapy metrics --out /var/lib/node_exporter/textfile/freshet-database.prom"
+    documents: ClassVar = {
+        "scrapy metrics --json": "list[crawler.reports.metrics.MetricSample]",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the output file."""
@@ -47,12 +50,6 @@ class Command(FreshetCommand):
             print_json(samples_of(metrics))
         else:
             sys.stdout.write(text_of(metrics).decode())
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the samples."""
-        from crawler.reports.metrics import MetricSample
-
-        return {"scrapy metrics --json": list[MetricSample]}
 
     async def _read(self) -> list[Metric]:
         from crawler.reports.metrics import read

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
+from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
@@ -31,6 +30,10 @@ class Command(FreshetCommand):
     arguments = ("[NAME]",)
     summary = "Show frequency classes, timetable, load and expected freshness of the current plan"
     example = "scrapy plan books --calendar books.png"
+    documents: ClassVar = {
+        "scrapy plan --json": "crawler.planning.report.PlanOverview",
+        "scrapy plan --changes --json": "crawler.planning.report.ChangesOverview",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of `--changes`, and the chart."""
@@ -64,13 +67,17 @@ class Command(FreshetCommand):
             plots.check(opts.calendar)
         if opts.changes:
             with working(self.config.progress, "opening the database"):
-                changes = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
+                changes = with_database(
+                    self.config, lambda db: self._changes(db, spider, opts.weeks, opts.urls)
+                )
             if opts.json:
                 print_json(changes)
                 return
         else:
             with working(self.config.progress, "opening the database") as progress:
-                overview = asyncio.run(self._plan(spider, opts.calendar, progress))
+                overview = with_database(
+                    self.config, lambda db: self._plan(db, spider, opts.calendar, progress)
+                )
             if opts.json:
                 print_json(overview)
                 return
@@ -85,44 +92,28 @@ class Command(FreshetCommand):
         if overview["calendar"] is not None:
             console.print(f"heat map written to {overview['calendar']}")
 
-    def json_types(self) -> JsonTypes:
-        """Return the types of plans and of changes."""
-        from crawler.planning.report import ChangesOverview, PlanOverview
-
-        return {
-            "scrapy plan --json": PlanOverview,
-            "scrapy plan --changes --json": ChangesOverview,
-        }
-
     async def _plan(
-        self, spider: str | None, calendar: Path | None, progress: Progress
+        self, db: Database, spider: str | None, calendar: Path | None, progress: Progress
     ) -> PlanOverview:
         from crawler.planning.report import current_plans
-        from crawler.storage.client import opened
 
-        config = self.config
-        async with opened(config) as db:
-            spiders = await spiders_of(db, spider)
-            progress("summarizing the plan")
-            overview = await current_plans(db, spiders, config.clock.now())
-            if calendar is not None:
-                progress("estimating when pages change")
-                await _draw(db, config, overview, calendar)
-            return overview
+        spiders = await spiders_of(db, spider)
+        progress("summarizing the plan")
+        overview = await current_plans(db, spiders, self.config.clock.now())
+        if calendar is not None:
+            progress("estimating when pages change")
+            await _draw(db, self.config, overview, calendar)
+        return overview
 
     async def _changes(
-        self, spider: str | None, weeks: float | None, n_urls: int
+        self, db: Database, spider: str | None, weeks: float | None, n_urls: int
     ) -> ChangesOverview:
         from crawler.planning.report import changes_found
         from crawler.storage import sites
-        from crawler.storage.client import opened
 
-        config = self.config
-        async with opened(config) as db:
-            now = config.clock.now()
-            since = None if weeks is None else now - timedelta(weeks=weeks)
-            rows = await sites.of_spiders(db, await spiders_of(db, spider))
-            return await changes_found(db, rows, since, n_urls)
+        since = None if weeks is None else self.config.clock.now() - timedelta(weeks=weeks)
+        rows = await sites.of_spiders(db, await spiders_of(db, spider))
+        return await changes_found(db, rows, since, n_urls)
 
 
 async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
+from crawler.cli.base import FreshetCommand, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, megabytes
@@ -31,6 +31,9 @@ class Command(FreshetCommand):
 
     summary = "Delete old versions, runs and plans, and replace old visits with daily aggregates"
     example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
+    documents: ClassVar = {
+        "scrapy prune --keep-versions 10 --json": "crawler.storage.pruning.PruneReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for how much data to keep, and of which spiders."""
@@ -81,12 +84,6 @@ class Command(FreshetCommand):
         if any(report["shared"].values()):
             deleted = _counts(report["shared"], SHARED_PARTS)
             print_line(f"all sites: {verb} {deleted}")
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the counts."""
-        from crawler.storage.pruning import PruneReport
-
-        return {"scrapy prune --keep-versions 10 --json": PruneReport}
 
     async def _prune(
         self, config: Config, spiders: list[str] | None, *, delete: bool

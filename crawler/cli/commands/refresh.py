@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json
+from crawler.cli.base import Action, ActionsCommand, print_json
 from crawler.config import Config
 from crawler.utils.terminal import print_line
 
@@ -14,26 +14,23 @@ from crawler.utils.terminal import print_line
 class Command(ActionsCommand):
     """Run the refresh service."""
 
-    actions: ClassVar[Mapping[str, Action]] = {
-        "run": Action(
-            "Run as a service: fetch targets as they become due; replan, prune and notify",
-            "scrapy refresh run --replan 12h",
-        ),
-    }
     summary = "Keep all sites fresh by their plans, as a service instead of cron jobs"
     example = "scrapy refresh run"
+    documents: ClassVar = {
+        "scrapy refresh run --for 1h --json": "crawler.ops.service.ServiceReport",
+    }
 
-    def functions(self, action: str) -> Functions:
-        """Import and return the functions of the action."""
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """Return the action."""
         from crawler.ops.schedule import add_options
 
-        return add_options, self.serve
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the totals."""
-        from crawler.ops.service import ServiceReport
-
-        return {"scrapy refresh run --for 1h --json": ServiceReport}
+        return {
+            "run": Action(
+                "Run as a service: fetch targets as they become due; replan, prune and notify",
+                "scrapy refresh run --replan 12h", self.serve, add_options,
+            ),
+        }  # fmt: skip
 
     def serve(self, config: Config, opts: argparse.Namespace) -> None:
         """Run the service until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.

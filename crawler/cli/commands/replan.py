@@ -6,9 +6,9 @@ import argparse
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, option, print_json
+from crawler.cli.base import FreshetCommand, option, print_json
 from crawler.errors import Busy, ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, working
@@ -28,6 +28,9 @@ class Command(FreshetCommand):
 
     summary = "Plan when to visit each target, based on its change history"
     example = "scrapy replan --budget 265/day --dry-run"
+    documents: ClassVar = {
+        "scrapy replan --json": "list[crawler.planning.replan_report.ReplanReport]",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of the plan.
@@ -139,12 +142,6 @@ class Command(FreshetCommand):
             print_json(plans)
         else:
             show_replan(plans)
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the plans."""
-        from crawler.planning.replan_report import ReplanReport
-
-        return {"scrapy replan --json": list[ReplanReport]}
 
     async def _replan(
         self, order: ReplanRequest, sharding: Sharding | None, progress: Callable[[str], None]

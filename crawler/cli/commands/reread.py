@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_named
+from crawler.cli.base import FreshetCommand, print_json, spider_named
 from crawler.cli.types import as_time, time_or_age
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
@@ -17,6 +18,9 @@ class Command(FreshetCommand):
     arguments = ("NAME",)
     summary = "Extract archived responses with the current site definition, without requests"
     example = "scrapy reread shop --since 2026-01-01"
+    documents: ClassVar = {
+        "scrapy reread NAME --json": "crawler.ops.reread.RereadReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--since`."""
@@ -64,9 +68,3 @@ class Command(FreshetCommand):
             print_line(f"{count(report['unreadable'], 'response')} could not be read, such as:")
             for problem in report["problems"]:
                 print_line(f"  {problem}")
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        from crawler.ops.reread import RereadReport
-
-        return {"scrapy reread NAME --json": RereadReport}

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
+from crawler.cli.base import FreshetCommand, confirm, print_json, with_database
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 
@@ -38,6 +38,9 @@ class Command(FreshetCommand):
     arguments = ("FILE",)
     summary = "Restore a backup into an empty database, or in place of the current data"
     example = "scrapy restore freshet-2026-03-01.zip"
+    documents: ClassVar = {
+        "scrapy restore FILE --json": RestoreReport,
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--replace` and `--yes`."""
@@ -51,12 +54,13 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the file, restore it, and print what was restored."""
         from crawler.exchange.backup import Backup
+        from crawler.storage.transfer import collection_in_use
         from crawler.utils.terminal import working
 
         with Backup.opened(Path(args[0])) as backup:
             with working(self.config.progress, "checking the file") as progress:
                 backup.verify(progress)
-            used = asyncio.run(self._collection_in_use())
+            used = with_database(self.config, collection_in_use)
             if used is not None:
                 if not opts.replace:
                     raise ConfigError(
@@ -75,17 +79,6 @@ class Command(FreshetCommand):
             print_json(report)
             return
         print_line(f"{manifest} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
-
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        return {"scrapy restore FILE --json": RestoreReport}
-
-    async def _collection_in_use(self) -> str | None:
-        from crawler.storage.client import opened
-        from crawler.storage.transfer import collection_in_use
-
-        async with opened(self.config) as db:
-            return await collection_in_use(db)
 
     async def _restore(
         self, backup: Backup, progress: Callable[[str], None], *, is_empty: bool

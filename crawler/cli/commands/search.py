@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NotRequired
 
 from scrapy.exceptions import UsageError
+from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.cli.types import as_time, category, positive_int, time_or_age, valid_utf8
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain, printable
@@ -20,9 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from crawler.reports.search import FoundCopy, FoundPost, SearchResult
     from crawler.search import Passage, Query, Term
-    from crawler.storage.client import Document
+    from crawler.storage.client import Database, Document
 
 DEFAULT_LIMIT = 20
 COLUMNS_IN_JSON = 200
@@ -33,6 +35,93 @@ INDENT = 2
 WRAP_COLUMNS = 5
 MIN_WIDTH = 20
 MARKED = "bold red"
+BATCH = 1000
+MAX_TITLE = 300
+
+
+class FoundSource(TypedDict):
+    """A page or feed post with the item."""
+
+    id: str
+    """Id of the post."""
+    spider: str
+    """Name of the spider."""
+    url: str | None
+    """URL of the page; null for a post without a link."""
+    feed: str | None
+    """URL of the feed; null for a page."""
+
+
+class FoundCopy(TypedDict):
+    """A near-duplicate of a found post."""
+
+    id: str
+    """Id of the post."""
+    spider: str
+    """Name of the spider."""
+    url: str | None
+    """URL of the page; null for a post without a link."""
+    feed: str | None
+    """URL of the feed; null for a page."""
+    title: str | None
+    """Title."""
+    published: datetime | None
+    """Date of publication; null if unknown or implausible."""
+    first_seen: datetime
+    """Time of the first visit that saw the post."""
+    date: datetime
+    """Date of publication, else time of the first visit."""
+    similarity: float | None
+    """Estimated Jaccard similarity to the original."""
+    duplicate_of: str
+    """Id of the original."""
+
+
+class FoundPost(TypedDict):
+    """A post."""
+
+    id: str
+    """Id of the post."""
+    spider: str
+    """Name of the spider."""
+    url: str | None
+    """URL of the page; null for a post without a link."""
+    feed: str | None
+    """URL of the feed; null for a page."""
+    categories: list[str]
+    """Categories."""
+    title: str
+    """Title, at most 300 characters; empty if the post has none."""
+    date: datetime
+    """Date of publication, else time of the first visit."""
+    published: datetime | None
+    """Date of publication; null if unknown or implausible."""
+    first_seen: datetime
+    """Time of the first visit that saw the post, or another source of its item."""
+    score: float
+    """Relevance; 0 in a list of the newest posts."""
+    cluster: str | None
+    """Id of the cluster of near-duplicates; null without near-duplicates."""
+    item: str | None
+    """Key of the page that the post is a source of; null if it has no page of its own."""
+    snippet: str
+    """Passage of the text with the words."""
+    marks: list[tuple[int, int]]
+    """Start and end of each hit in `snippet`."""
+    sources: list[FoundSource]
+    """All sources of the item."""
+    copies: int
+    """Number of hidden near-duplicates."""
+    hidden: NotRequired[list[FoundCopy]]
+    """With `--all`: the near-duplicates, most similar first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Found posts, best first. has_more: whether more posts match."""
+
+    posts: list[FoundPost]
+    has_more: bool
 
 
 class Command(FreshetCommand):
@@ -41,6 +130,9 @@ class Command(FreshetCommand):
     arguments = ("[WORD…]",)
     summary = "Find posts by words, or list the newest posts (--since), without near-duplicates"
     example = 'scrapy search "virtual world" game --since 30d'
+    documents: ClassVar = {
+        "scrapy search WORD --json": list[FoundPost],
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options that select posts and limit their number."""
@@ -102,12 +194,6 @@ class Command(FreshetCommand):
         elif result.has_more and not opts.json:
             console.print(f"first {count(len(rows), 'post')} shown. --limit N shows more")
 
-    def json_types(self) -> JsonTypes:
-        """Return the type of the posts."""
-        from crawler.reports.search import FoundPost
-
-        return {"scrapy search WORD --json": list[FoundPost]}
-
     async def _search(
         self, query: Query, opts: argparse.Namespace, columns: int, *, newest: bool
     ) -> SearchResult:
@@ -116,7 +202,6 @@ class Command(FreshetCommand):
         newest: list the newest posts, because no words were given. A query with words may still
                 have no terms, if its words have no letters or digits; it finds nothing.
         """
-        from crawler.reports.search import found_posts
         from crawler.storage import feeds, search
         from crawler.storage.client import opened
 
@@ -160,7 +245,7 @@ def show_posts(console: Console, rows: Iterable[FoundPost], terms: Sequence[Term
         console.print(_styled(title, "bold") if title.text else "(no title)", soft_wrap=True)
         n = row["copies"]
         copies = f"+{count(n, 'copy')}" if n else ""
-        place = "  ".join(filter(None, (_day(row["date"]), copies, _url(row))))
+        place = "  ".join(filter(None, (f"{row['date']:%Y-%m-%d}", copies, _url(row))))
         console.print(place, style="cyan", soft_wrap=True)
         if len(row["sources"]) > 1:
             sources = ", ".join(
@@ -178,7 +263,7 @@ def show_posts(console: Console, rows: Iterable[FoundPost], terms: Sequence[Term
         for copy in row.get("hidden", ()):
             similarity = copy["similarity"]
             alike = "" if similarity is None else f"{similarity:.0%} alike"
-            parts = (" " * INDENT + "copy", alike, _day(copy["date"]), _url(copy))
+            parts = (" " * INDENT + "copy", alike, f"{copy['date']:%Y-%m-%d}", _url(copy))
             console.print("  ".join(filter(None, parts)), style="dim", soft_wrap=True)
         console.print()
 
@@ -197,10 +282,6 @@ def _url(post: FoundPost | FoundCopy) -> str:
     return printable(post["url"] or post["feed"] or post["id"])
 
 
-def _day(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d}"
-
-
 def no_matches(query: Query) -> str:
     """Return a message for a query without matching posts, with a hint on what to change."""
     if not query.terms:
@@ -213,3 +294,93 @@ def no_matches(query: Query) -> str:
     if query.every and len(query.terms) > 1:
         return "no posts found with all of the words. --any finds posts with at least one of them"
     return "no posts found"
+
+
+async def found_posts(
+    db: Database,
+    items: AsyncGenerator[Document],
+    query: Query,
+    limit: int,
+    *,
+    columns: int,
+    with_copies: bool = False,
+) -> SearchResult:
+    """Return the first posts of a search.
+
+    items:       of `crawler.storage.search.hits` or `newest`
+    columns:     width of the snippets
+    with_copies: return near-duplicates, not only their number
+    """
+    from crawler.storage import search
+
+    posts: list[FoundPost] = []
+    # Only the sources of each item, without the full texts, to save memory.
+    stored: list[Document] = []
+    has_more = False
+    async with aclosing(items) as matching:
+        async for item in matching:
+            if has_more := len(posts) == limit:
+                break
+            posts.append(_found_post(item, query, columns))
+            stored.append({"sources": item["sources"]})
+    for begin in range(0, len(posts), BATCH):
+        part = slice(begin, begin + BATCH)
+        if with_copies:
+            hidden = await search.hidden(db, stored[part])
+            for post, copies in zip(posts[part], hidden, strict=True):
+                post["hidden"] = [
+                    {
+                        "id": copy["_id"],
+                        "spider": copy["spider"],
+                        "url": copy.get("url"),
+                        "feed": copy.get("feed"),
+                        "title": None if copy.get("title") is None else str(copy["title"]),
+                        "published": copy.get("published"),
+                        "first_seen": copy["first_seen"],
+                        "date": copy["date"],
+                        "similarity": copy.get("similarity"),
+                        "duplicate_of": copy["duplicate_of"],
+                    }
+                    for copy in copies
+                ]
+                post["copies"] = len(copies)
+        else:
+            for post, n in zip(posts[part], await search.counted(db, stored[part]), strict=True):
+                post["copies"] = n
+    return SearchResult(posts, has_more)
+
+
+def _found_post(item: Document, query: Query, columns: int) -> FoundPost:
+    """Return an item without its copies."""
+    from crawler.search import passage
+    from crawler.storage import search
+
+    title, cluster = item.get("title"), item.get("cluster")
+    texts = [text for text in search.texts_of(item) if text != title] or [""]
+    hit = passage(texts, query.terms, columns)
+    return {
+        "id": item["_id"],
+        "spider": item["spider"],
+        "url": item.get("url"),
+        "feed": item.get("feed"),
+        "categories": item.get("categories") or [],
+        "title": "" if title is None else str(title)[:MAX_TITLE],
+        "date": item["date"],
+        "published": item.get("published"),
+        "first_seen": item["first_seen"],
+        "score": item["score"],
+        "cluster": None if cluster is None else str(cluster),
+        "item": item.get("item"),
+        "snippet": hit.text,
+        "marks": [(start, stop) for start, stop in hit.marks],
+        "sources": [
+            {
+                "id": source["_id"],
+                "spider": source["spider"],
+                "url": source.get("url"),
+                "feed": source.get("feed"),
+            }
+            for source in item["sources"]
+        ],
+        "copies": 0,
+    }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spiders_of
+from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
 from crawler.cli.types import positive_int
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count, listed
 
 if TYPE_CHECKING:
     from crawler.storage.alarms import AlarmReport
+    from crawler.storage.client import Database
 
 DEFAULT_LIMIT = 50
 
@@ -24,6 +24,9 @@ class Command(FreshetCommand):
     arguments = ("[NAME]",)
     summary = "List targets that have not changed for longer than they usually do, and broken pages"
     example = "scrapy silence books --check"
+    documents: ClassVar = {
+        "scrapy silence --json": "list[crawler.storage.alarms.AlarmReport]",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--check` and `--limit`."""
@@ -41,7 +44,9 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the open alarms: broken pages, then the least probable silences."""
         with working(self.config.progress, "opening the database") as progress:
-            counts, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
+            counts, rows = with_database(
+                self.config, lambda db: self._read(db, args[0] if args else None, opts, progress)
+            )
         if opts.json:
             print_json(rows)
             return
@@ -60,29 +65,23 @@ class Command(FreshetCommand):
         more = f"; {total - len(rows):,} more with --limit N" if total > len(rows) else ""
         print_line(f"{count(len(rows), 'open alarm')} in {listed(sites)}, times in UTC{more}")
 
-    def json_types(self) -> JsonTypes:
-        """Return the type of the alarms."""
-        from crawler.storage.alarms import AlarmReport
-
-        return {"scrapy silence --json": list[AlarmReport]}
-
     async def _read(
-        self, spider: str | None, opts: argparse.Namespace, progress: Callable[[str], None]
+        self,
+        db: Database,
+        spider: str | None,
+        opts: argparse.Namespace,
+        progress: Callable[[str], None],
     ) -> tuple[dict[str, int], list[AlarmReport]]:
         """Return the number of open alarms of each checked site, and the first alarms."""
         from crawler.storage import alarms
-        from crawler.storage.client import opened
 
-        config = self.config
-        async with opened(config) as db:
-            spiders = await spiders_of(db, spider)
-            if opts.check:
-                # Slow to import. Unknown sites are reported before.
-                from crawler.planning.silence import check_silences
+        spiders = await spiders_of(db, spider)
+        if opts.check:
+            # Slow to import. Unknown sites are reported before.
+            from crawler.planning.silence import check_silences
 
-                progress(f"checking {listed(spiders)}")
-                now = config.clock.now()
-                await check_silences(db, config, now, spiders)
-            counts = await alarms.count_open(db, spiders)
-            rows = await alarms.open_alarms(db, spiders, opts.limit)
-            return {spider: counts.get(spider, 0) for spider in spiders}, rows
+            progress(f"checking {listed(spiders)}")
+            await check_silences(db, self.config, self.config.clock.now(), spiders)
+        counts = await alarms.count_open(db, spiders)
+        rows = await alarms.open_alarms(db, spiders, opts.limit)
+        return {spider: counts.get(spider, 0) for spider in spiders}, rows

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, HelpWithLines, JsonTypes, print_json
+from crawler.cli.base import FreshetCommand, HelpWithLines, print_json
 from crawler.utils.terminal import stdout, working
 
 if TYPE_CHECKING:
@@ -44,6 +44,15 @@ class Command(FreshetCommand):
     arguments = ("|".join(KINDS), "[FILE.toml]")
     summary = "Simulate policies on recorded data, on your own history, or under overload"
     example = EXAMPLES
+    documents: ClassVar = {
+        "scrapy simulate pages --changes FILE --budget 100 --json": (
+            "crawler.planning.simulate_pages.PagesReport"
+        ),
+        "scrapy simulate feeds --posts FILE --visits 3x --json": (
+            "crawler.planning.simulate_feeds.FeedsReport"
+        ),
+        "scrapy simulate overload --json": "crawler.planning.simulate_overload.OverloadReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the policies, input files, budgets and output files."""
@@ -163,18 +172,6 @@ class Command(FreshetCommand):
             print_json(simulation.report())
         else:
             simulation.show(stdout())
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of the figures."""
-        from crawler.planning.simulate_feeds import FeedsReport
-        from crawler.planning.simulate_overload import OverloadReport
-        from crawler.planning.simulate_pages import PagesReport
-
-        return {
-            "scrapy simulate pages --changes FILE --budget 100 --json": PagesReport,
-            "scrapy simulate feeds --posts FILE --visits 3x --json": FeedsReport,
-            "scrapy simulate overload --json": OverloadReport,
-        }
 
 
 def check(kind: str, opts: argparse.Namespace) -> None:

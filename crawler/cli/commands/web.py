@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
+from crawler.cli.base import Action, ActionsCommand
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import as_json, complain, print_line
@@ -35,28 +35,19 @@ class Command(ActionsCommand):
     """Serve the web app, or manage its users and API tokens."""
 
     default_action = RUN
-    actions: ClassVar[Mapping[str, Action]] = {
-        RUN: Action("Serve the web app until SIGTERM or SIGINT", "scrapy web --port 8787"),
-        f"{USER} add": Action(
-            "Add a user; the password is asked for", "scrapy web user add anna --role editor"
-        ),
-        f"{USER} list": Action("List the users", "scrapy web user list"),
-        f"{USER} role": Action("Change the role of a user", "scrapy web user role anna viewer"),
-        f"{USER} passwd": Action(
-            "Set a user's password; ends all sessions of the user", "scrapy web user passwd anna"
-        ),
-        f"{USER} remove": Action(
-            "Remove a user with all sessions and API tokens", "scrapy web user remove anna --yes"
-        ),
-        f"{TOKEN} add": Action(
-            "Add an API token of a user and print it; it cannot be printed again",
-            "scrapy web token add anna --label backup --scope read",
-        ),
-        f"{TOKEN} list": Action("List the API tokens", "scrapy web token list"),
-        f"{TOKEN} revoke": Action("Revoke an API token", "scrapy web token revoke 3f9a1c2b4d5e"),
-    }
     summary = "Serve the web app: sites, targets and changes in a browser, and a JSON API"
     example = "scrapy web --port 8787"
+    documents: ClassVar = {
+        "scrapy web run --json": Serving,
+        "scrapy web user add NAME --json": "crawler.cli.web_accounts.UserRole",
+        "scrapy web user list --json": "list[crawler.storage.accounts.users.UserRow]",
+        "scrapy web user role NAME ROLE --json": "crawler.cli.web_accounts.UserRole",
+        "scrapy web user passwd NAME --json": "crawler.cli.web_accounts.ChangedUser",
+        "scrapy web user remove NAME --json": "crawler.cli.web_accounts.ChangedUser",
+        "scrapy web token add NAME --json": "crawler.cli.web_accounts.NewToken",
+        "scrapy web token list --json": "list[crawler.storage.accounts.credentials.TokenRow]",
+        "scrapy web token revoke ID --json": "crawler.cli.web_accounts.RevokedToken",
+    }
 
     def syntax(self) -> str:
         """Return the part of the usage line after the command's name."""
@@ -68,30 +59,13 @@ class Command(ActionsCommand):
             args = [" ".join(args[:2]), *args[2:]]
         super().run(args, opts)
 
-    def functions(self, action: str) -> Functions:
-        """Import and return the functions of an action."""
-        if action == RUN:
-            return add_options, run
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """Import and return the actions."""
+        from crawler.cli.web_accounts import ACTIONS
 
-        from crawler.cli import web_accounts
-
-        return web_accounts.FUNCTIONS[action]
-
-    def json_types(self) -> JsonTypes:
-        """Return the types of the output of each action."""
-        from crawler.cli import web_accounts as accounts
-
-        return {
-            "scrapy web run --json": Serving,
-            "scrapy web user add NAME --json": accounts.UserRole,
-            "scrapy web user list --json": list[accounts.UserRow],
-            "scrapy web user role NAME ROLE --json": accounts.UserRole,
-            "scrapy web user passwd NAME --json": accounts.ChangedUser,
-            "scrapy web user remove NAME --json": accounts.ChangedUser,
-            "scrapy web token add NAME --json": accounts.NewToken,
-            "scrapy web token list --json": list[accounts.TokenRow],
-            "scrapy web token revoke ID --json": accounts.RevokedToken,
-        }
+        serve = Action("Serve the web app until SIGTERM or SIGINT", self.example, run, add_options)
+        return {RUN: serve, **ACTIONS}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -160,13 +134,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         builds=builds,
         settings=tuple(command_line_settings(opts.settings)),
     )
-    if push is None:
-        asyncio.run(_serve(config, options, opts))
-        return
-    # Requests to hubs use Twisted's reactor.
-    from crawler.web.server import run_in_reactor
-
-    run_in_reactor(_serve(config, options, opts))
+    asyncio.run(_serve(config, options, opts))
 
 
 async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_arguments
+from crawler.cli.base import FreshetCommand, print_json, spider_arguments
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count
@@ -35,6 +35,9 @@ class Command(FreshetCommand):
     arguments = ("check", "FILE|NAME", "[URL…]")
     summary = "Check a site definition: show matching patterns and extracted fields of URLs"
     example = "scrapy wrapper check books https://books.toscrape.com/"
+    documents: ClassVar = {
+        "scrapy wrapper check FILE URL --json": "spiders.probe.WrapperReport",
+    }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `-a` option."""
@@ -62,7 +65,9 @@ class Command(FreshetCommand):
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
         problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
-        if spider.name != wrapper.name and wrapper.name in self._classes():
+        assert self.settings is not None
+        classes = get_spider_loader(self.settings).list()
+        if spider.name != wrapper.name and wrapper.name in classes:
             problems.append(
                 f"name: {wrapper.name!r} is taken by a spider class. Choose another name"
             )
@@ -93,12 +98,6 @@ class Command(FreshetCommand):
         else:
             self._show(wrapper, pages, unmatched, len(links), problems)
 
-    def json_types(self) -> JsonTypes:
-        """Return the type of the report."""
-        from spiders.probe import WrapperReport
-
-        return {"scrapy wrapper check FILE URL --json": WrapperReport}
-
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """Return the spider class for a definition, and the spider's arguments.
 
@@ -124,11 +123,6 @@ class Command(FreshetCommand):
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name}: this spider has no site definition")
         return spider, given
-
-    def _classes(self) -> list[str]:
-        """Return the names of the spider classes."""
-        assert self.settings is not None
-        return get_spider_loader(self.settings).list()
 
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]

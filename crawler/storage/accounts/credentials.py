@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
+from typing_extensions import TypedDict
+
 from crawler.errors import ConfigError
 from crawler.storage.accounts.schemas import Scope
 from crawler.storage.client import UNJOURNALED, Database, Document
@@ -68,6 +70,25 @@ async def end_sessions(db: Database, user: str) -> None:
     await db.sessions.delete_many({"user": user})
 
 
+class TokenRow(TypedDict):
+    """An API token without its secret."""
+
+    id: str
+    """Public part of the token, for `scrapy web token revoke`."""
+    user: str
+    """Name of the user that the token acts for."""
+    label: str
+    """Purpose of the token, as given when it was added."""
+    scopes: list[Scope]
+    """read, or read and write."""
+    created_at: datetime
+    """Time when the token was added."""
+    used_at: datetime | None
+    """Time of a recent use; null: never used."""
+    expires_at: datetime | None
+    """Time from which the token is invalid; null: never."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A token without its secret.
@@ -95,6 +116,19 @@ class Token:
             used_at=document["used_at"],
             expires_at=document.get("expires_at"),
         )
+
+    @property
+    def row(self) -> TokenRow:
+        """Return the token as commands print it."""
+        return {
+            "id": self.id,
+            "user": self.user,
+            "label": self.label,
+            "scopes": sorted(self.scopes),
+            "created_at": self.created_at,
+            "used_at": self.used_at,
+            "expires_at": self.expires_at,
+        }
 
     @property
     def in_words(self) -> str:

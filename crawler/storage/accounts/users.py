@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Self
 
 from pymongo.errors import DuplicateKeyError
+from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, readers
@@ -27,6 +28,19 @@ RESERVED = frozenset({"local", "command line"})
 _keeping_an_editor = asyncio.Lock()
 MAX_CHARACTERS = 500
 NEWEST_FIRST = (("at", -1), ("_id", -1))
+
+
+class UserRow(TypedDict):
+    """A user of the web app."""
+
+    name: str
+    """Name that the user signs in with."""
+    role: Role
+    """Role of the user."""
+    created_at: datetime
+    """Time when the user was added."""
+    password_at: datetime
+    """Time when the password was last set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,16 @@ class StoredUser:
             created_at=document["created_at"],
             password_at=document["password_at"],
         )
+
+    @property
+    def row(self) -> UserRow:
+        """Return the user without the hash of the password."""
+        return {
+            "name": self.name,
+            "role": self.role,
+            "created_at": self.created_at,
+            "password_at": self.password_at,
+        }
 
 
 def name_of(text: str) -> str:

@@ -35,7 +35,7 @@ from crawler.web.dashboards.sources import (
     stamp,
     write,
 )
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 
 RECORD = ".freshet-pages.json"
 WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"

@@ -22,13 +22,11 @@ from crawler.web.routes import (
     changes,
     dashboards,
     duplicates,
-    feed_budget,
     feeds,
     notifications,
     setup,
     sites,
     targets,
-    users,
 )
 
 
@@ -58,7 +56,6 @@ AREAS = (
     Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("notifications", notifications.router, notifications.api, "Notifications", "o"),
     Area("budget", budget.router, budget.api, "Budget", "u"),
-    Area("feed_budget", feed_budget.router, feed_budget.api),
     Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("sites", sites.router, sites.api),
     Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
@@ -70,5 +67,4 @@ AREAS = (
         "a",
         ((account.SIGN_IN, account.MAX_SIGN_IN_BYTES),),
     ),
-    Area("users", users.router, users.api),
 )

@@ -1,4 +1,8 @@
-"""Sign-in and sign-out, the user's own password and API tokens, and the audit list."""
+"""Sign-in, the user's own password and API tokens; and for editors, all users and the audit list.
+
+Everything that changes a user requires the password of the editor, and a signed-in browser: an API
+token can neither add users nor set passwords. Without users, the local user adds the first editor.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,12 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, users
+from crawler.storage.accounts.credentials import TokenRow
 from crawler.storage.accounts.schemas import Role
+from crawler.storage.accounts.users import UserRow
+from crawler.storage.client import Store
 from crawler.web import passwords
 from crawler.web.auth import (
     LOCAL,
@@ -25,12 +33,11 @@ from crawler.web.auth import (
     set_session_cookie,
 )
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form, new_password_hash, require_password
 from crawler.web.options import client_address
-from crawler.web.pages import page, redirect, redirect_to
+from crawler.web.pages import Form, not_found, page, redirect, redirect_to
 
 router = APIRouter()
-api = APIRouter(tags=["account"])
+api = APIRouter()
 SIGN_IN = "/sign-in"
 # Anyone may send this form: a password of 1,000 characters takes up to 12 kB in it.
 MAX_SIGN_IN_BYTES = 32_000
@@ -116,8 +123,8 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
     if user.name == LOCAL:
         raise HTTPException(409, "Without users there is no password. Run scrapy web user add NAME")
     form = await Form.read(request)
-    await require_password(request, user, store, form)
-    new_hash = await new_password_hash(request, form)
+    await _require_password(request, user, store, form)
+    new_hash = await _new_password_hash(request, form)
     if new_hash is None:
         return await _account_page(request, user, store, form, 422)
     await users.set_password(store.db, user.name, new_hash, now)
@@ -141,11 +148,10 @@ async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
 @router.get("/account/audit", name="account.audit")
 async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: PlaceDep) -> Response:
     """Show all changes, newest first."""
-    part = await users.audit_entries(store.db, place.limit, place.after)
-    entries = [AuditEntry.model_validate(row) for row in part.rows]
+    part = await audit_entries(_, store, place)
     return page(
-        request, "account/audit.html", fragment="entries",
-        entries=entries, next=cursor_of(part.last), place=place,
+        request, "account/audit.html", fragment="entries", entries=part.entries, next=part.next,
+        place=place,
     )  # fmt: skip
 
 
@@ -175,15 +181,215 @@ class AuditPage(BaseModel):
     next: str | None = Field(description="cursor of the next page; null at the end")
 
 
-@api.get("/me", name="account.api_me")
+@api.get("/me", name="account.api_me", tags=["account"])
 async def me(user: UserDep) -> Me:
     """Return the user that the request acts for."""
     return Me(name=user.name, role=user.role, can_write=user.can_write)
 
 
-@api.get("/audit", name="account.api_audit")
+@api.get("/audit", name="account.api_audit", tags=["account"])
 async def audit_entries(_: EditorDep, store: StoreDep, place: PlaceDep) -> AuditPage:
     """Return all changes, newest first."""
     part = await users.audit_entries(store.db, place.limit, place.after)
     entries = [AuditEntry.model_validate(row) for row in part.rows]
     return AuditPage(entries=entries, next=cursor_of(part.last))
+
+
+class NewUser(BaseModel):
+    """A user to add, without the password."""
+
+    name: str = Field(max_length=200, description="name that the user signs in with")
+    role: Role = Field(Role.VIEWER, description="role of the user")
+
+
+class ChosenRole(BaseModel):
+    """The new role of a user."""
+
+    role: Role = Field(description="role of the user")
+
+
+class Users(BaseModel):
+    """All users."""
+
+    users: list[UserRow] = Field(description="users by name")
+
+
+class Tokens(BaseModel):
+    """The API tokens of all users."""
+
+    tokens: list[TokenRow] = Field(description="tokens, the oldest first")
+
+
+@router.get("/users", name="users.index")
+async def users_page(request: Request, user: EditorDep, store: StoreDep) -> Response:
+    """Show all users and API tokens, and the form to add a user."""
+    first = Role.EDITOR if user.is_local else Role.VIEWER
+    return await _users_page(request, store, Form.of({"role": first}))
+
+
+async def _users_page(request: Request, store: Store, form: Form, status: int = 200) -> Response:
+    return page(
+        request, "users/index.html", status=status, form=form, roles=list(Role),
+        everyone=await users.everyone(store.db), tokens=await credentials.tokens_of(store.db),
+    )  # fmt: skip
+
+
+@router.post("/users", name="users.add")
+async def add_user(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Add a user."""
+    form = await Form.read(request)
+    new = form.parse(NewUser)
+    await _require_password(request, user, store, form)
+    if new is not None and user.is_local and new.role is not Role.EDITOR:
+        form.reject(
+            "role", "The first user must be an editor; otherwise no one can change anything"
+        )
+    password_hash = await _new_password_hash(request, form)
+    if new is not None and password_hash is not None:
+        try:
+            name = users.name_of(new.name)
+            if user.is_local and await users.any_exists(store.db):
+                raise ConfigError("Another user was added in the meantime. Sign in")
+            await users.add(store.db, name, new.role, password_hash, now)
+        except ConfigError as error:
+            form.reject("name", error)
+        else:
+            request.state.audit = f"{name}, {new.role}"
+            return redirect(request, "users.index")
+    return await _users_page(request, store, form, 422)
+
+
+@router.get("/users/{name}", name="users.user")
+async def user_page(request: Request, _: EditorDep, store: StoreDep, name: str) -> Response:
+    """Show a user, and the forms to edit the user."""
+    return await _user_page(request, store, name, Form())
+
+
+async def _user_page(
+    request: Request, store: Store, name: str, form: Form, status: int = 200
+) -> Response:
+    shown = await users.find(store.db, name)
+    if shown is None:
+        raise not_found(f"User {name[:64]!r}")
+    user_tokens = await credentials.tokens_of(store.db, shown.name)
+    return page(
+        request, "users/user.html", status=status, form=form, shown=shown, roles=list(Role),
+        tokens=user_tokens,
+    )  # fmt: skip
+
+
+@router.post("/users/{name}/role", name="users.set_role")
+async def set_role(request: Request, user: EditorDep, store: StoreDep, name: str) -> Response:
+    """Change the role of a user, from the next request on."""
+    form = await Form.read(request)
+    new = form.parse(ChosenRole)
+    await _require_password(request, user, store, form)
+    if new is not None and form.is_valid:
+        request.state.audit = f"{name}, {new.role}"
+        try:
+            if new.role is Role.EDITOR:
+                await users.set_role(store.db, name, new.role)
+            else:
+                async with users.keeping_an_editor(store.db, name):
+                    await users.set_role(store.db, name, new.role)
+        except ConfigError as error:
+            form.reject("role", error)
+        else:
+            return redirect(request, "users.index")
+    return await _user_page(request, store, name, form, 422)
+
+
+@router.post("/users/{name}/password", name="users.set_password")
+async def set_password_of(
+    request: Request, user: EditorDep, store: StoreDep, now: NowDep, name: str
+) -> Response:
+    """Set the password of a user, and end all sessions of the user."""
+    form = await Form.read(request)
+    await _require_password(request, user, store, form)
+    password_hash = await _new_password_hash(request, form)
+    if password_hash is None:
+        return await _user_page(request, store, name, form, 422)
+    request.state.audit = name
+    await users.set_password(store.db, name, password_hash, now)
+    return redirect(request, "users.index")
+
+
+@router.post("/users/{name}/remove", name="users.remove")
+async def remove_user(request: Request, user: EditorDep, store: StoreDep, name: str) -> Response:
+    """Remove a user with all sessions, API tokens and read marks."""
+    form = await Form.read(request)
+    await _require_password(request, user, store, form)
+    if form.is_valid:
+        request.state.audit = name
+        try:
+            async with users.keeping_an_editor(store.db, name):
+                await users.remove(store.db, name)
+        except ConfigError as error:
+            form.reject("", error)
+        else:
+            return redirect(request, "users.index")
+    return await _user_page(request, store, name, form, 422)
+
+
+@router.post("/users/tokens/revoke", name="users.revoke")
+async def revoke_any(request: Request, _: EditorDep, store: StoreDep) -> Response:
+    """Revoke an API token of any user."""
+    form = await Form.read(request)
+    token = await credentials.revoke_token(store.db, form["token"])
+    request.state.audit = token.in_words
+    return redirect(request, "users.index")
+
+
+@api.get("/users", name="users.api", tags=["users"])
+async def users_api(_: EditorDep, store: StoreDep) -> Users:
+    """Return all users."""
+    everyone = await users.everyone(store.db)
+    return Users(users=[each.row for each in everyone])
+
+
+@api.get("/tokens", name="users.api_tokens", tags=["users"])
+async def tokens_api(_: EditorDep, store: StoreDep) -> Tokens:
+    """Return the API tokens of all users, without their secrets."""
+    return Tokens(tokens=[token.row for token in await credentials.tokens_of(store.db)])
+
+
+@api.delete("/tokens/{token_id}", name="users.api_revoke", tags=["users"])
+async def revoke_api(request: Request, _: EditorDep, store: StoreDep, token_id: str) -> TokenRow:
+    """Revoke an API token."""
+    token = await credentials.revoke_token(store.db, token_id)
+    request.state.audit = token.in_words
+    return token.row
+
+
+async def _require_password(request: Request, user: User, store: Store, form: Form) -> None:
+    """Reject the form unless its field `password` is the password of the signed-in user.
+
+    So an unattended browser or a stolen session is not enough. Failures count as failed sign-ins.
+    The local user has no password.
+    """
+    if user.is_local:
+        return
+    limit: passwords.FailureLimit = request.app.state.failures
+    hashing: passwords.Hashing = request.app.state.hashing
+    key = f"user {user.name}"
+    if limit.begin(key) > 0:
+        form.reject("password", "Too many attempts. Try again later")
+        return
+    stored = await users.find(store.db, user.name)
+    if await hashing.matches(stored.password_hash if stored else None, form.secret("password")):
+        limit.succeeded(key)
+    else:
+        form.reject("password", "This is not your current password")
+
+
+async def _new_password_hash(request: Request, form: Form) -> str | None:
+    """Return the hash of the field `new_password`, or None if the form has problems.
+
+    A password that is too short or too long is recorded as a problem.
+    """
+    hashing: passwords.Hashing = request.app.state.hashing
+    try:
+        new = passwords.check(form.secret("new_password"))
+    except ConfigError as error:
+        form.reject("new_password", error)
+    return await hashing.hashed(new) if form.is_valid else None

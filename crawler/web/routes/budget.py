@@ -1,11 +1,14 @@
-"""The budget: expected results by number of requests a day, and plans for one number."""
+"""The budgets of pages and of feeds: expected results by number of requests, and plans.
+
+Pages and feeds have the same routes, which `Area` tells apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -17,8 +20,11 @@ from crawler.planning.budget_curve import (
     BudgetCurve,
     BudgetForecast,
     FeedBudgetCurve,
+    FeedBudgetForecast,
     Objective,
+    feed_points,
     forecast,
+    forecast_of_feeds,
     sample_points,
     usual_budget,
 )
@@ -26,6 +32,7 @@ from crawler.reports.jobs import (
     APPLY,
     CURVE,
     FEED_APPLY,
+    FEED_CURVE,
     FEED_PREVIEW,
     POLICY_NAMES,
     PREVIEW,
@@ -37,8 +44,7 @@ from crawler.utils.text import count, plain, rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
-from crawler.web.forms import Form
-from crawler.web.pages import page, path_to, redirect, redirect_to
+from crawler.web.pages import Form, page, path_to, redirect_to
 from crawler.web.subprocesses import Job, Planner
 
 router = APIRouter()
@@ -46,8 +52,6 @@ api = APIRouter(prefix="/budget", tags=["budget"])
 MAX_BUDGET_CHARACTERS = 40
 MAX_BUDGET = 1e9
 Order = TypeVar("Order", bound=BaseModel)
-Curve = TypeVar("Curve", BudgetCurve, FeedBudgetCurve)
-Forecast = TypeVar("Forecast")
 
 
 def _planner(request: Request) -> Planner:
@@ -55,6 +59,47 @@ def _planner(request: Request) -> Planner:
     return planner
 
 
+@dataclass(frozen=True, slots=True)
+class Area:
+    """The budget of pages or of feeds.
+
+    route:    name of the route of its page
+    template: of its page
+    noun:     what the budget counts
+    points:   returns the rows of the table of a curve
+    forecast: returns the forecast of a curve for a budget
+    """
+
+    route: str
+    template: str
+    noun: str
+    curve: JobKind
+    preview: JobKind
+    apply: JobKind
+    points: Callable[[Any], Any]
+    forecast: Callable[[Any, float], Any]
+
+    def in_words(self, work: str, budget: float, objective: str | None) -> str:
+        """Return the line of a job for the audit list."""
+        what = work if self is PAGES else f"{work} of feeds"
+        end = "" if objective is None else f", {objective}"
+        return f"{what}: {count(budget, self.noun)} a day{end}"
+
+
+PAGES = Area(
+    "budget.index", "budget/index.html", "request", CURVE, PREVIEW, APPLY, sample_points, forecast
+)
+FEEDS = Area(
+    "feed_budget.index", "budget/feeds.html", "fetch", FEED_CURVE, FEED_PREVIEW, FEED_APPLY,
+    feed_points, forecast_of_feeds,
+)  # fmt: skip
+
+
+def _area(request: Request) -> Area:
+    return FEEDS if request.scope["route"].name.startswith("feed_budget.") else PAGES
+
+
+AreaDep = Annotated[Area, Depends(_area)]
 PlannerDep = Annotated[Planner, Depends(_planner)]
 ObjectiveQuery = Annotated[Objective, Query(description="objective of the plan")]
 BudgetText = Annotated[
@@ -79,15 +124,11 @@ def parsed_budget(value: Any) -> float | None:
 Budget = Annotated[float | None, BeforeValidator(parsed_budget)]
 
 
-def required_budget(example: str) -> BeforeValidator:
-    """Return the validator of the budget of a form, which reports an absent one with an example."""
-
-    def required(value: Any) -> float:
-        if (budget := parsed_budget(value or None)) is None:
-            raise ValueError(f"is missing. Enter {example}")
-        return budget
-
-    return BeforeValidator(required)
+def _required_budget(value: Any) -> float:
+    """Return the budget in a form; raises ValueError without one."""
+    if (budget := parsed_budget(value or None)) is None:
+        raise ValueError("is missing. Enter a number a day, such as 265")
+    return budget
 
 
 class Choice(BaseModel):
@@ -95,6 +136,12 @@ class Choice(BaseModel):
 
     budget: Budget = Field(None, description="requests a day, such as 265 or 265/day")
     objective: Objective = Field("balanced", description="objective of the plan")
+
+
+class FeedChoice(BaseModel):
+    """A budget of feeds; None is the current one."""
+
+    budget: Budget = Field(None, description="fetches a day, such as 265 or 265/day")
 
 
 class SimulationChoice(Choice):
@@ -117,9 +164,7 @@ class Application(BaseModel):
 class PreviewForm(BaseModel):
     """The form of a dry run."""
 
-    budget: Annotated[float, required_budget("requests a day, such as 265")] = Field(
-        0.0, validate_default=True
-    )
+    budget: Annotated[float, BeforeValidator(_required_budget)] = Field(0.0, validate_default=True)
     objective: Objective = "balanced"
 
 
@@ -155,6 +200,11 @@ class JobState(BaseModel):
     error: str = Field(description="what went wrong; empty if nothing did")
     result: Any = Field(None, description="result of the job; null until it is done")
 
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the state of a job."""
+        return cls.model_validate(job, from_attributes=True)
+
 
 class Jobs(BaseModel):
     """The latest job, and the last one of each kind that was done."""
@@ -168,98 +218,65 @@ class Jobs(BaseModel):
 
 
 @router.get("/budget", name="budget.index")
+@router.get("/budget/feeds", name="feed_budget.index")
 async def index(
-    request: Request, user: UserDep, _: StoreDep, now: NowDep, budget: str = "",
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, area: AreaDep, budget: str = "",
     objective: str = "balanced",
 ) -> Response:  # fmt: skip
     """Show the curve, and the expected results of a budget."""
-    form = Form.of({"budget": budget, "objective": objective})
-    return _page(request, user.name, now, form)
+    values = {"budget": budget} | ({"objective": objective} if area is PAGES else {})
+    return _page(request, area, user.name, now, Form.of(values))
 
 
 @router.get("/budget/jobs", name="budget.jobs")
 async def jobs_panel(request: Request, _: UserDep, now: NowDep, planner: PlannerDep) -> Response:
-    """Show the running job and the last results, for a page that waits for a job."""
-    response = page(request, "budget/jobs.html", **_jobs_context(planner), now=now)
-    if planner.job is None or not planner.job.is_running:
+    """Show the running job and the last failures, for a page that waits for a job."""
+    job, failed = planner.job, planner.failed
+    response = page(request, "budget/jobs.html", job=job, failed=failed, now=now)
+    if job is None or not job.is_running:
         # The job has ended: load the page with its result.
         response.headers["HX-Refresh"] = "true"
     return response
 
 
 @router.post("/budget/again", name="budget.again")
-async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> Response:
+@router.post("/budget/feeds/again", name="feed_budget.again")
+async def compute_again(
+    request: Request, _: EditorDep, planner: PlannerDep, area: AreaDep
+) -> Response:
     """Compute the curve again from the current history."""
     form = await Form.read(request)
     planner.forget_curves()
-    return PAGES.back(request, form)
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """The budget of pages or of feeds.
-
-    route: name of the route of its page
-    show:  returns the page, given the request, the name of the user, the time, a form and a status
-    """
-
-    route: str
-    show: Callable[[Request, str, datetime, Form, int], Response]
-
-    async def start_job(
-        self,
-        request: Request,
-        user: User,
-        now: datetime,
-        wanted: type[Order],
-        start: Callable[[Order], str],
-    ) -> Response:
-        """Start the job that a form requests, and return to its page.
-
-        Shows the form with its problems and status 422 if it is not valid, and 409 if the job
-        cannot be started.
-
-        wanted: model of the fields of the form
-        start:  starts the job and returns its line for the audit list; raises Busy and ConfigError
-        """
-        form = await Form.read(request)
-        order = form.parse(wanted)
-        if order is None:
-            return self.show(request, user.name, now, form, 422)
-        try:
-            request.state.audit = start(order)
-        except (Busy, ConfigError) as error:
-            form.reject("", error)
-            return self.show(request, user.name, now, form, 409)
-        return self.back(request, form)
-
-    def back(self, request: Request, form: Form) -> Response:
-        """Return to the page with the same budget."""
-        kept = {name: form[name] for name in ("budget", "objective") if form[name]}
-        query = f"?{urlencode(kept)}" if kept else ""
-        return redirect_to(request, path_to(request, self.route) + query)
+    return _back(request, area, form)
 
 
 @router.post("/budget/preview", name="budget.preview")
-async def preview(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+@router.post("/budget/feeds/preview", name="feed_budget.preview")
+async def preview(
+    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
+) -> Response:
     """Start a dry run."""
 
     def start(order: PreviewForm) -> str:
-        planner.start(PREVIEW, user.name, now, **order.model_dump())
-        return f"dry run: {count(order.budget, 'request')} a day, {order.objective}"
+        objective = order.objective if area is PAGES else None
+        planner.start(area.preview, user.name, now, budget=order.budget, objective=objective)
+        return area.in_words("dry run", order.budget, objective)
 
-    return await PAGES.start_job(request, user, now, PreviewForm, start)
+    return await _start_job(request, area, user, now, PreviewForm, start)
 
 
 @router.post("/budget/apply", name="budget.apply")
-async def apply(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+@router.post("/budget/feeds/apply", name="feed_budget.apply")
+async def apply(
+    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
+) -> Response:
     """Start the replan of the last dry run."""
 
     def start(order: ApplicationForm) -> str:
-        job = planner.apply(APPLY, order.preview, user.name, now)
-        return f"replan: {count(job.request.budget or 0, 'request')} a day, {job.request.objective}"
+        made = planner.apply(area.apply, order.preview, user.name, now).request
+        return area.in_words("replan", made.budget or 0, made.objective)
 
-    return await PAGES.start_job(request, user, now, ApplicationForm, start)
+    return await _start_job(request, area, user, now, ApplicationForm, start)
 
 
 @router.post("/budget/simulate", name="budget.simulate")
@@ -270,7 +287,7 @@ async def simulate(request: Request, user: EditorDep, now: NowDep, planner: Plan
         planner.start(SIMULATE, user.name, now, **order.model_dump())
         return f"simulation: {', '.join(order.policies)}"
 
-    return await PAGES.start_job(request, user, now, SimulationForm, start)
+    return await _start_job(request, PAGES, user, now, SimulationForm, start)
 
 
 @router.post("/budget/cancel", name="budget.cancel")
@@ -278,36 +295,71 @@ async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Respons
     """Cancel the running job."""
     form = await Form.read(request)
     await planner.cancel(form["job"])
-    if form["area"] == "feeds":
-        return redirect(request, "feed_budget.index")
-    return PAGES.back(request, form)
+    return _back(request, FEEDS if form["area"] == "feeds" else PAGES, form)
 
 
-def _page(request: Request, by: str, now: datetime, form: Form, status: int = 200) -> Response:
+async def _start_job(
+    request: Request,
+    area: Area,
+    user: User,
+    now: datetime,
+    wanted: type[Order],
+    start: Callable[[Order], str],
+) -> Response:
+    """Start the job that a form requests, and return to its page.
+
+    Shows the form with its problems and status 422 if it is not valid, and 409 if the job cannot be
+    started.
+
+    wanted: model of the fields of the form
+    start:  starts the job and returns its line for the audit list; raises Busy and ConfigError
+    """
+    form = await Form.read(request)
+    order = form.parse(wanted)
+    if order is None:
+        return _page(request, area, user.name, now, form, 422)
+    try:
+        request.state.audit = start(order)
+    except (Busy, ConfigError) as error:
+        form.reject("", error)
+        return _page(request, area, user.name, now, form, 409)
+    return _back(request, area, form)
+
+
+def _back(request: Request, area: Area, form: Form) -> Response:
+    """Return to the page with the same budget."""
+    kept = {name: form[name] for name in ("budget", "objective") if form[name]}
+    query = f"?{urlencode(kept)}" if kept else ""
+    return redirect_to(request, path_to(request, area.route) + query)
+
+
+def _page(
+    request: Request, area: Area, by: str, now: datetime, form: Form, status: int = 200
+) -> Response:
     """Show the page with the choice of a form, or with its problems."""
     planner, choice = _planner(request), form.parse(Choice)
-    objective: Objective = choice.objective if choice else "balanced"
-    curve, result = planner.curve(objective), None
+    objective: Objective | None = None
+    if area is PAGES:
+        objective = choice.objective if choice else "balanced"
+    curve, result = planner.curve(area.curve, objective), None
     if curve is None:
-        planner.want_curve(objective, by, now)
+        planner.want_curve(area.curve, objective, by, now)
     else:
-        result = forecast_in(form, choice.budget if choice else None, curve, forecast)
+        result = _forecast_in(form, choice.budget if choice else None, curve, area)
+    if status == 200 and not form.is_valid:
+        status = 422
     return page(
-        request, "budget/index.html", fragment="figures", status=status_of(form, status), form=form,
-        curve=curve, least=rounded_up(curve["requests_per_day"][0]) if curve else "",
-        forecast=result, objective=objective, policies=POLICY_NAMES,
+        request, area.template, fragment="figures", status=status, form=form, curve=curve,
+        least=rounded_up(curve["requests_per_day"][0]) if curve else "", forecast=result,
+        points=area.points(curve) if curve else [], is_empty=planner.has_no_targets(area.curve),
+        objective=objective, policies=POLICY_NAMES, job=planner.job, failed=planner.failed,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
-        points=sample_points(curve) if curve else [], is_empty=planner.has_no_targets(CURVE),
-        **_jobs_context(planner),
+        preview=planner.last(area.preview), applied=planner.last(area.apply),
+        simulation=planner.last(SIMULATE),
     )  # fmt: skip
 
 
-PAGES = Area("budget.index", _page)
-
-
-def forecast_in(
-    form: Form, budget: float | None, curve: Curve, forecast_of: Callable[[Curve, float], Forecast]
-) -> Forecast:
+def _forecast_in(form: Form, budget: float | None, curve: Any, area: Area) -> Any:
     """Return the forecast for a budget; enter the current budget into a form without one.
 
     A budget that is too small is rejected, and the forecast is for the minimum budget instead.
@@ -316,28 +368,13 @@ def forecast_in(
     """
     chosen = budget or usual_budget(curve)
     try:
-        result = forecast_of(curve, chosen)
+        result = area.forecast(curve, chosen)
     except ConfigError as error:
         form.reject("budget", error)
-        result = forecast_of(curve, curve["requests_per_day"][0])
+        result = area.forecast(curve, curve["requests_per_day"][0])
     if not form["budget"]:
         form.values["budget"] = plain(chosen)
     return result
-
-
-def status_of(form: Form, status: int) -> int:
-    """Return the status of a page: 422 instead of 200 if its form has problems."""
-    return 422 if status == 200 and not form.is_valid else status
-
-
-def _jobs_context(planner: Planner) -> dict[str, Any]:
-    return {
-        "job": planner.job,
-        "failed": planner.failed,
-        "preview": planner.last(PREVIEW),
-        "applied": planner.last(APPLY),
-        "simulation": planner.last(SIMULATE),
-    }
 
 
 @api.get("", name="budget.api")
@@ -348,11 +385,30 @@ async def curve(
 
     While the curve is being computed, the status is 503. Try again after the time in Retry-After.
     """
-    page_curve = planner.curve(objective)
-    if page_curve is None:
-        planner.want_curve(objective, user.name, now)
-        raise not_ready(planner)
-    return page_curve
+    found: BudgetCurve = _ready_curve(planner, CURVE, objective, user, now)
+    return found
+
+
+@api.get("/feeds", name="feed_budget.api")
+async def feed_curve(user: UserDep, now: NowDep, planner: PlannerDep) -> FeedBudgetCurve:
+    """Return the expected results of feeds for a range of budgets.
+
+    While the curve is being computed, the status is 503. Try again after the time in Retry-After.
+    """
+    found: FeedBudgetCurve = _ready_curve(planner, FEED_CURVE, None, user, now)
+    return found
+
+
+def _ready_curve(
+    planner: Planner, kind: JobKind, objective: str | None, user: User, now: datetime
+) -> Any:
+    """Return a curve; raises HTTPException (503) while it is being computed."""
+    if (found := planner.curve(kind, objective)) is not None:
+        return found
+    planner.want_curve(kind, objective, user.name, now)
+    job = planner.job
+    detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
+    raise HTTPException(503, detail, {"Retry-After": "2"})
 
 
 @api.get("/forecast", name="budget.api_forecast")
@@ -361,12 +417,22 @@ async def forecast_of(
     objective: ObjectiveQuery = "balanced",
 ) -> BudgetForecast:  # fmt: skip
     """Return the expected results of a budget, by site, next to the current schedules."""
-    chosen = budget_in(budget)
+    chosen = _budget_in(budget)
     page_curve = await curve(user, now, planner, objective)
     return forecast(page_curve, chosen or usual_budget(page_curve))
 
 
-def budget_in(text: str) -> float | None:
+@api.get("/feeds/forecast", name="feed_budget.api_forecast")
+async def feed_forecast(
+    user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText
+) -> FeedBudgetForecast:
+    """Return the expected results of a budget, by feed, next to the current schedules."""
+    chosen = _budget_in(budget)
+    ready = await feed_curve(user, now, planner)
+    return forecast_of_feeds(ready, chosen or usual_budget(ready))
+
+
+def _budget_in(text: str) -> float | None:
     """Return the budget in a query, None without text; raises HTTPException (422)."""
     try:
         return parsed_budget(text)
@@ -374,24 +440,12 @@ def budget_in(text: str) -> float | None:
         raise HTTPException(422, f"budget: invalid request rate: {text!r}. Example: 265") from None
 
 
-def not_ready(planner: Planner) -> HTTPException:
-    """Return the error for a curve that is still being computed."""
-    job = planner.job
-    detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
-    return HTTPException(503, detail, {"Retry-After": "2"})
-
-
 @api.get("/jobs", name="budget.api_jobs")
 async def jobs(_: UserDep, planner: PlannerDep) -> Jobs:
     """Return the latest job, and the last results."""
-    return Jobs(
-        latest=_state(planner.job),
-        preview=_state(planner.last(PREVIEW)),
-        apply=_state(planner.last(APPLY)),
-        simulate=_state(planner.last(SIMULATE)),
-        feed_preview=_state(planner.last(FEED_PREVIEW)),
-        feed_apply=_state(planner.last(FEED_APPLY)),
-    )
+    kinds = (PREVIEW, APPLY, SIMULATE, FEED_PREVIEW, FEED_APPLY)
+    last = {kind: planner.last(kind) for kind in kinds}
+    return Jobs.model_validate({"latest": planner.job, **last}, from_attributes=True)
 
 
 @api.post("/preview", name="budget.api_preview", status_code=202)
@@ -399,17 +453,32 @@ async def start_preview(
     choice: Choice, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start a dry run of a replan; its result is BudgetPreview."""
+    return _started_preview(planner, PREVIEW, choice, user, now)
+
+
+@api.post("/feeds/preview", name="feed_budget.api_preview", status_code=202)
+async def start_feed_preview(
+    choice: FeedChoice, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start a dry run of a replan of feeds; its result is FeedBudgetPreview."""
+    return _started_preview(planner, FEED_PREVIEW, choice, user, now)
+
+
+def _started_preview(
+    planner: Planner, kind: JobKind, choice: Choice | FeedChoice, user: User, now: datetime
+) -> JobState:
     if choice.budget is None:
         raise ConfigError("budget: missing. Example: 265")
-    return started(planner.start(PREVIEW, user.name, now, **choice.model_dump()))
+    return JobState.of(planner.start(kind, user.name, now, **choice.model_dump()))
 
 
 @api.post("/apply", name="budget.api_apply", status_code=202)
+@api.post("/feeds/apply", name="feed_budget.api_apply", status_code=202)
 async def start_apply(
-    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
+    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
 ) -> JobState:
     """Start the replan of the last dry run, as `scrapy replan` does."""
-    return started(planner.apply(APPLY, application.preview, user.name, now))
+    return JobState.of(planner.apply(area.apply, application.preview, user.name, now))
 
 
 @api.post("/simulate", name="budget.api_simulate", status_code=202)
@@ -417,7 +486,7 @@ async def start_simulation(
     choice: SimulationChoice, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start `scrapy simulate pages --history`; its result is that of the command."""
-    return started(planner.start(SIMULATE, user.name, now, **choice.model_dump()))
+    return JobState.of(planner.start(SIMULATE, user.name, now, **choice.model_dump()))
 
 
 @api.post("/jobs/{job_id}/cancel", name="budget.api_cancel")
@@ -425,14 +494,3 @@ async def cancel_job(job_id: str, _: EditorDep, planner: PlannerDep) -> Jobs:
     """Cancel a running job, except one that applies a plan."""
     await planner.cancel(job_id)
     return await jobs(_, planner)
-
-
-def started(job: Job) -> JobState:
-    """Return the state of a job that has just been started."""
-    state = _state(job)
-    assert state is not None
-    return state
-
-
-def _state(job: Job | None) -> JobState | None:
-    return None if job is None else JobState.model_validate(job, from_attributes=True)

@@ -25,8 +25,7 @@ from crawler.storage.client import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of
 from crawler.web.dependencies import NowDep, StoreDep, Time
-from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to, redirect_to
+from crawler.web.pages import Form, not_found, page, path_to, redirect_to
 
 router = APIRouter(prefix="/changes")
 api = APIRouter(prefix="/changes", tags=["changes"])

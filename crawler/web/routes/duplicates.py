@@ -19,8 +19,7 @@ from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to, redirect_to, with_parameters
+from crawler.web.pages import Form, not_found, page, path_to, redirect_to, with_parameters
 from crawler.web.subprocesses import DuplicateJobs
 
 router = APIRouter(prefix="/duplicates")

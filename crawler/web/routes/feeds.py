@@ -36,8 +36,8 @@ from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.commands import add_feeds
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, Time, cursor_of
-from crawler.web.forms import Form
 from crawler.web.pages import (
+    Form,
     not_found,
     page,
     path_to,
@@ -218,11 +218,9 @@ async def health(
     attention: bool = False,
 ) -> Response:  # fmt: skip
     """Show the state of all feeds."""
-    feeds, last = await report.feeds_page(
-        store.db, folder, place.limit, place.after, attention=attention
-    )
+    part = await feeds_api(store, place, folder, attention)
     return page(
-        request, "feeds/health.html", fragment="feeds", feeds=feeds, next=cursor_of(last),
+        request, "feeds/health.html", fragment="feeds", feeds=part.feeds, next=part.next,
         place=place, folder=folder, attention=attention, folders=await report.folders(store.db),
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ from crawler.storage.outbox import OutboxMessage, State
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form
 from crawler.web.pages import (
+    Form,
     not_found,
     page,
     path_to,

@@ -30,9 +30,8 @@ from crawler.storage.sites import Editable
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
-from crawler.web.forms import Form
 from crawler.web.middleware import CONTENT_POLICY
-from crawler.web.pages import not_found, page, path_to, redirect_to, static_path
+from crawler.web.pages import Form, not_found, page, path_to, redirect_to, static_path
 from crawler.web.site_pages import SitePages
 
 router = APIRouter()
@@ -120,19 +119,33 @@ async def _editor(
     digest: digest of the definition when the user began; None: of `editable`
     """
     pages = _pages(request)
-    base = editable.values if editable else None
-    proposals = await pages.proposals(edit.start_urls)
-    matches = site_setup.matches(edit, base, pages.links(edit.start_urls))
     usual = digest if digest is not None else (editable.digest if editable else "")
     response = page(
-        request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
-        proposals=proposals, matches=matches, digest=usual, saved=saved, types=list(FieldType),
-        failed={}, remark=None if editable else pages.remark(edit.start_urls),
-        toml=_toml(edit, editable), is_new=editable is None and not usual,
-        **await pages.samples(edit, base, matches["items"]),
+        request, "setup/editor.html", status=status, editable=editable, form=form,
+        proposals=await pages.proposals(edit.start_urls), digest=usual, saved=saved,
+        types=list(FieldType), remark=None if editable else pages.remark(edit.start_urls),
+        is_new=editable is None and not usual, **await _results(request, edit, editable),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response
+
+
+async def _results(
+    request: Request, edit: DefinitionEdit, editable: Editable | None, chosen: str = "",
+    problems: Mapping[str, str | None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the patterns and fields of an edit select, and the definition as TOML.
+
+    chosen:   URL of the sample page to show first
+    problems: why pages could not be fetched, by URL
+    """
+    pages, base = _pages(request), editable.values if editable else None
+    matches = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    return {
+        "edit": edit, "matches": matches, "toml": _toml(edit, editable),
+        "failed": {url: text for url, text in (problems or {}).items() if text},
+        **await pages.samples(edit, base, matches["items"], chosen),
+    }  # fmt: skip
 
 
 def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
@@ -148,21 +161,8 @@ async def preview(request: Request, store: StoreDep) -> Response:
     """Show what the patterns and fields of the form select, without saving it."""
     form = Form.of_items(request.query_params.multi_items())
     edit, editable = await _edit_of(store, form)
-    return await _preview(request, edit, editable, form["sample"])
-
-
-async def _preview(
-    request: Request, edit: DefinitionEdit, editable: Editable | None, chosen: str = "",
-    problems: Mapping[str, str | None] | None = None,
-) -> Response:  # fmt: skip
-    pages = _pages(request)
-    base = editable.values if editable else None
-    matches = site_setup.matches(edit, base, pages.links(edit.start_urls))
-    return page(
-        request, "setup/preview.html", edit=edit, matches=matches, toml=_toml(edit, editable),
-        failed={url: text for url, text in (problems or {}).items() if text},
-        **await pages.samples(edit, base, matches["items"], chosen),
-    )  # fmt: skip
+    results = await _results(request, edit, editable, form["sample"])
+    return page(request, "setup/preview.html", **results)
 
 
 @router.post("/setup/pages", name="setup.pages")
@@ -175,7 +175,8 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
     base = editable.values if editable else None
     problems = await _pages(request).fetch_more(edit, base, lists=form["more"] == "lists")
     request.state.audit = f"fetch {count(len(problems), 'page')} for {edit.name}"
-    return await _preview(request, edit, editable, form["sample"], problems)
+    results = await _results(request, edit, editable, form["sample"], problems)
+    return page(request, "setup/preview.html", **results)
 
 
 @router.get("/setup/frame", name="setup.frame")

@@ -23,8 +23,7 @@ from crawler.storage.target_queries import TargetState
 from crawler.web import charts, site_views
 from crawler.web.auth import UserDep
 from crawler.web.dependencies import USUAL_ROWS, NowDep, Place, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, redirect_to
+from crawler.web.pages import Form, not_found, page, redirect_to
 from crawler.web.site_views import SiteDetails
 
 router = APIRouter()
@@ -111,10 +110,10 @@ async def visits_page(
     place: PlaceDep,
 ) -> Response:  # fmt: skip
     """Show the visits of a site, newest first."""
-    part = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
+    part = await visits(site, wanted, store, now, place)
     return page(
         request, "sites/visits.html", fragment="visits",
-        site=site, visits=part.visits, wanted=wanted, place=place, next=cursor_of(part.last),
+        site=site, visits=part.visits, wanted=wanted, place=place, next=part.next,
     )  # fmt: skip
 
 

@@ -22,8 +22,7 @@ from crawler.storage.client import Document
 from crawler.utils.urls import target_id
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to, redirect_to
+from crawler.web.pages import Form, not_found, page, path_to, redirect_to
 from crawler.web.subprocesses import Subprocesses
 
 router = APIRouter()

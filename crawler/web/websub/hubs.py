@@ -14,35 +14,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from io import BytesIO
-from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from twisted.internet import ssl
-from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
-from twisted.internet.error import ConnectError, ConnectionClosed
-from twisted.internet.protocol import Protocol
-from twisted.python.failure import Failure
-from twisted.web.client import (
-    Agent,
-    FileBodyProducer,
-    RequestGenerationFailed,
-    RequestTransmissionFailed,
-    ResponseFailed,
-)
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgentEndpointFactory
 from w3lib.url import safe_url_string
-from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.errors import FreshetError
 from crawler.fetch.guard import Named, NotAllowed, addresses_for
+from crawler.fetch.post import Answer, post, reason_of
 from crawler.utils.process import end_tasks
 from crawler.utils.urls import is_http
 
 logger = logging.getLogger(__name__)
-CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 MAX_CHARACTERS = 2000
 MAX_BYTES = 2048
@@ -63,10 +45,6 @@ MIN_RENEWAL = timedelta(seconds=30)
 RENEWED_AT = 2 / 3
 REDIRECTED = frozenset({307, 308})
 BUSY = frozenset({429, 503})
-NETWORK = (
-    ConnectError, ConnectionClosed, OSError,
-    RequestGenerationFailed, RequestTransmissionFailed, ResponseFailed,
-)  # fmt: skip
 Work = Callable[[], Awaitable[None]]
 
 
@@ -75,30 +53,19 @@ class HubFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A hub's response: status, the beginning of the body, the Retry-After header."""
-
-    status: int
-    text: str
-    retry_after: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Hubs:
     """Sends forms to hubs, bypassing proxies so that the guard can check the hub's address.
 
-    reactor:    Twisted's asyncio reactor
     user_agent: the User-Agent header
     listed:     hosts and ports in private networks that the user allows
     """
 
-    reactor: Any
     user_agent: str
     listed: Named = field(default_factory=Named)
     answer_seconds: float = ANSWER_SECONDS
 
-    async def post(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
-        """Send a form and return the hub's reply; raises HubFailed or NotAllowed.
+    async def post(self, hub: str, form: Mapping[str, str], feed: str) -> Answer:
+        """Send a form and return the hub's answer; raises HubFailed or NotAllowed.
 
         feed: URL of the feed that links to the hub
 
@@ -117,101 +84,26 @@ class Hubs:
         except TimeoutError:
             raise HubFailed(f"no response within {self.answer_seconds:g} s") from None
 
-    async def _follow(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
+    async def _follow(self, hub: str, form: Mapping[str, str], feed: str) -> Answer:
+        headers = {
+            "user-agent": self.user_agent,
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(form).encode("ascii")
         for _ in range(MAX_REDIRECTS + 1):
-            reply, location = await self._send_once(_checked(hub), form, feed)
-            if location is None:
-                return reply
-            target = urljoin(hub, location)
-            if hub.startswith("https:") and not target.startswith("https:"):
-                raise HubFailed("redirects from https to http")
-            hub = target
-        raise HubFailed(f"more than {MAX_REDIRECTS} redirects")
-
-    async def _send_once(
-        self, hub: str, form: Mapping[str, str], feed: str
-    ) -> tuple[Reply, str | None]:
-        """Send a form; return the reply and the target of a redirect, if it is one."""
-        addresses = await addresses_for(hub, feed, self.listed)
-        reason = ""
-        for address in addresses[:MAX_ADDRESSES]:
+            url = _checked(hub)
+            addresses = await addresses_for(url, feed, self.listed)
             try:
-                return await self._send(hub, address, form)
-            except NETWORK as error:
-                reason = _reason(error)
-        raise HubFailed(reason)
-
-    async def _send(
-        self, hub: str, address: str, form: Mapping[str, str]
-    ) -> tuple[Reply, str | None]:
-        pinned = Pinned(self.reactor, address)
-        agent = Agent.usingEndpointFactory(  # type: ignore[no-untyped-call]
-            self.reactor, pinned
-        )
-        headers = Headers({
-            "User-Agent": [self.user_agent],
-            "Content-Type": ["application/x-www-form-urlencoded"],
-        })  # fmt: skip
-        body = FileBodyProducer(  # type: ignore[no-untyped-call]
-            BytesIO(urlencode(form).encode("ascii"))
-        )
-        loop = asyncio.get_running_loop()
-        sent = agent.request(b"POST", hub.encode("ascii"), headers, body)
-        response: Any = await sent.asFuture(loop)
-        beginning = Beginning()
-        response.deliverBody(beginning)
-        text = await beginning.done.asFuture(loop)
-        location = _header(response, "Location") if response.code in REDIRECTED else None
-        return Reply(response.code, text, _header(response, "Retry-After")), location
-
-
-@implementer(IAgentEndpointFactory)
-class Pinned:
-    """Connects to the address that the guard checked, instead of resolving the host again."""
-
-    def __init__(self, reactor: Any, address: str) -> None:
-        self._reactor = reactor
-        self._address = address
-
-    def endpointForURI(self, uri: Any) -> Any:  # noqa: N802 - Twisted's name
-        """Return the endpoint for a URI."""
-        kind = TCP6ClientEndpoint if ":" in self._address else TCP4ClientEndpoint
-        endpoint: Any = kind(self._reactor, self._address, uri.port, timeout=int(CONNECT_SECONDS))
-        if uri.scheme != b"https":
-            return endpoint
-        # TLS verifies the certificate for the host name, not for the pinned address.
-        name = uri.host.decode("ascii").strip("[]")
-        return wrapClientTLS(ssl.optionsForClientTLS(name), endpoint)
-
-
-class Beginning(Protocol):
-    """Reads the first MAX_BYTES of a body, then closes the connection."""
-
-    def __init__(self) -> None:
-        self.done: Deferred[str] = Deferred(self._cancel)
-        self._read = b""
-
-    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Keep the data up to the limit."""
-        self._read += data[: MAX_BYTES - len(self._read)]
-        if len(self._read) >= MAX_BYTES:
-            self._finish()
-            self._close()
-
-    def connectionLost(self, reason: Failure | None = None) -> None:  # noqa: N802
-        """Finish: the body has ended, or the connection was lost."""
-        self._finish()
-
-    def _finish(self) -> None:
-        if not self.done.called:
-            self.done.callback(self._read.decode("utf-8", "replace"))
-
-    def _cancel(self, done: Deferred[str]) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        if self.transport is not None:
-            self.transport.stopProducing()
+                answer = await post(url, headers, body, addresses[:MAX_ADDRESSES], MAX_BYTES)
+            except OSError as error:
+                raise HubFailed(reason_of(error)) from error
+            location = answer.headers.get("location")
+            if answer.status not in REDIRECTED or location is None:
+                return answer
+            hub = urljoin(url, location)
+            if url.startswith("https:") and not hub.startswith("https:"):
+                raise HubFailed("redirects from https to http")
+        raise HubFailed(f"more than {MAX_REDIRECTS} redirects")
 
 
 def _checked(hub: str) -> str:
@@ -225,23 +117,6 @@ def _checked(hub: str) -> str:
     if bad or len(url) > MAX_CHARACTERS:
         raise NotAllowed("not a valid http or https URL, or it has a password")
     return url
-
-
-def _header(response: Any, name: str) -> str | None:
-    values = response.headers.getRawHeaders(name)
-    return None if not values else str(values[0])[:MAX_CHARACTERS]
-
-
-def _reason(error: BaseException) -> str:
-    """Return the reason for a network error in one line."""
-    reasons = getattr(error, "reasons", None)
-    if reasons:
-        return _reason(reasons[0].value)
-    first = error.args[0] if error.args else None
-    if isinstance(first, list) and first and isinstance(first[0], tuple):
-        # OpenSSL's errors are lists of (library, function, reason).
-        return f"TLS: {first[0][-1]}"
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 @dataclass(slots=True)

@@ -34,10 +34,10 @@ from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
 from crawler.web.auth import signed
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import UNLIMITED
 from crawler.web.options import PushOptions, SubscriptionOptions, WebOptions
-from crawler.web.server import Limits, create_minimal_app, listen, run_in_reactor, served
+from crawler.web.server import Limits, create_minimal_app, listen, served
 from crawler.web.websub.hubs import AFTER_REFUSAL, Hubs, lease_of, renewal
 from crawler.web.websub.subscriptions import (
     Subscriptions,
@@ -92,7 +92,7 @@ def run(config: Config, options: PushOptions) -> PushReport:
     own = logging.getLogger("crawler")
     own.addHandler(handler)
     own.setLevel(logging.INFO)
-    return run_in_reactor(_work(config, options))
+    return asyncio.run(_work(config, options))
 
 
 async def _work(config: Config, options: PushOptions) -> PushReport:
@@ -144,16 +144,14 @@ class Push:
 
     @classmethod
     async def of(cls, store: Store, requested: SubscriptionOptions) -> Push:
-        """Create both; raises StorageError. Needs Twisted's reactor."""
-        from twisted.internet import reactor
-
+        """Create both; raises StorageError."""
         config, db = store.config, store.db
         clock, counts = config.clock, Counter[str]()
         patience = MongoRetry(PATIENCE_SECONDS, store.revive)
         tokens = Tokens(await patience.read(lambda: websub.token_key(db)))
         contact = f" (+{config.contact})" if config.contact else ""
         listed = Named.of(listed=config.private_hosts)
-        hubs = Hubs(reactor, f"Freshet/{__version__}{contact}", listed)
+        hubs = Hubs(f"Freshet/{__version__}{contact}", listed)
         subscriptions = Subscriptions(db, patience, clock, hubs, tokens, requested, counts)
         body_bytes = min(int(config.response_mb * 1024 * 1024), MAX_BODY_BYTES)
         receiver = Receiver(

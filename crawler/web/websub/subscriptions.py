@@ -20,6 +20,7 @@ from scrapy.http import Response
 from crawler.errors import FreshetError
 from crawler.fetch.downloader import retry_after
 from crawler.fetch.guard import NotAllowed
+from crawler.fetch.post import Answer
 from crawler.storage import runs, websub
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.websub import Feed, HubRequest
@@ -33,7 +34,6 @@ from crawler.web.websub.hubs import (
     HubBackoff,
     HubFailed,
     Hubs,
-    Reply,
     TaskPool,
     retry_pause,
 )
@@ -185,7 +185,7 @@ class Subscriptions:
         else:
             await self._handle_reply(feed, request, reply)
 
-    async def _handle_reply(self, feed: Feed, request: HubRequest, reply: Reply) -> None:
+    async def _handle_reply(self, feed: Feed, request: HubRequest, reply: Answer) -> None:
         reason, host = in_one_line(f"{reply.status} {reply.text}"), host_of(request.hub)
         if reply.status < 300:
             self.backoff.answered(host)
@@ -211,11 +211,11 @@ class Subscriptions:
         write = partial(websub.record_refusal, self.db, feed.key, request.token, reason, later)
         await self.patience.read(write)
 
-    async def _apply_retry_after(self, host: str, reply: Reply) -> None:
+    async def _apply_retry_after(self, host: str, reply: Answer) -> None:
         """Pause all requests to a host, including those of crawls, until its Retry-After time."""
-        if reply.retry_after is None:
+        if (after := reply.headers.get("retry-after")) is None:
             return
-        response = Response("http://hub", headers={"Retry-After": reply.retry_after})
+        response = Response("http://hub", headers={"Retry-After": after[:MAX_REASON_CHARACTERS]})
         until = retry_after(response, self.clock.now())
         if until is not None:
             self.backoff.hold_until(host, until)

@@ -99,7 +99,7 @@ def test_limits_can_be_shown_set_and_removed(db: Db, freshet: Freshet) -> None:
     ("options", "problem"),
     [
         (["--min", "soon"], "--min: invalid duration: 'soon'. Examples: 90m, 6h, 2d, 1w"),
-        (["--min", "10m"], f"{ONE}: --min: not valid: 0.166667. Use 1 hour or more"),
+        (["--min", "10m"], f"{ONE}: --min: too short: every 10 minutes. Use 1 hour or more"),
         (
             ["--min", "2d", "--max", "1d"],
             f"{ONE}: --max: shorter than the minimum. Raise it, or lower the minimum",

@@ -22,7 +22,7 @@ from crawler.reports.metrics import read
 from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
 from crawler.utils.prometheus import text_of
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.metrics import DatabaseMetrics
 from tests.integration.harness import (
     LIMIT_SECONDS,

@@ -17,11 +17,9 @@ from crawler.config import Config
 from crawler.storage.client import opened
 from crawler.storage.paging import read_page
 from crawler.web import pages
-from crawler.web.database import PAUSE_SECONDS
-from crawler.web.dependencies import cursor_of, key_of
-from crawler.web.forms import Form
+from crawler.web.dependencies import PAUSE_SECONDS, cursor_of, key_of
 from crawler.web.options import WebOptions
-from crawler.web.pages import STATIC, TEMPLATES
+from crawler.web.pages import STATIC, TEMPLATES, Form
 from crawler.web.passwords import MAX_FAILURES, WAIT_SECONDS, FailureLimit
 from tests.integration.harness import Db
 from tests.integration.second_mongod import second_mongod

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crawler.storage.outbox import State
-from crawler.web.database import PAUSE_SECONDS
+from crawler.web.dependencies import PAUSE_SECONDS
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run

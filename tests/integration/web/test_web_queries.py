@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from crawler.reports.feed_reader import feeds_page
-from crawler.reports.visit_counts import ChangeCounts, HourVisits, VisitCounts
+from crawler.reports.site_history import ChangeCounts, HourVisits, VisitCounts
 from crawler.storage import change_events, overview
 from crawler.storage.accounts import users
 from crawler.storage.paging import Key, Order, read_page
 from crawler.storage.sites import Site
 from crawler.utils.time import NEVER
-from crawler.web.database import WebDatabase
+from crawler.web.dependencies import WebDatabase
 from crawler.web.metrics import DatabaseMetrics
 from crawler.web.site_views import Figures
 from tests.integration.harness import Db, Row
@@ -282,7 +282,7 @@ def test_changes_of_past_days_are_counted_once(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, uri = stored
-    monkeypatch.setattr("crawler.reports.visit_counts.PART", 20)
+    monkeypatch.setattr("crawler.reports.site_history.PART", 20)
     site = Site("shop", timezone="Asia/Kolkata")
     database.visits.insert_many([visit(number) for number in range(9 * 24)])
     now, counts = NOW + timedelta(days=9, minutes=-30), ChangeCounts()
@@ -302,7 +302,7 @@ def test_changes_of_past_days_are_counted_once(
     second, n_second = by_hour(later, counts)
     assert n_second == 24 + 1, "counts more or less than the last day again"
     assert second.tolist() == by_hour(later, ChangeCounts())[0].tolist()
-    monkeypatch.setattr("crawler.reports.visit_counts.PART", 1000)
+    monkeypatch.setattr("crawler.reports.site_history.PART", 1000)
     whole, _ = by_hour(later, ChangeCounts())
     assert whole.tolist() == second.tolist(), "a single query gives other counts"
 

@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from crawler.config import Config
-from crawler.reports.site_history import freshness_by_day
-from crawler.reports.sites import category_tree, tags_of
+from crawler.reports.site_history import category_tree, freshness_by_day
+from crawler.reports.sites import tags_of
 from crawler.storage import site_targets
 from crawler.storage.client import opened
 from crawler.storage.overview import spans_of_hour

@@ -289,7 +289,7 @@ def test_limits_are_checked_and_move_the_next_visit(local: Browser, database: Db
     put_target(database)
     wrong = {
         ("x", ""): "not a number of hours", ("0.2", ""): "Use 1 hour or more",
-        ("", "9999"): "too long: 9999 hours", ("nan", ""): "not valid",
+        ("", "9999"): "too long: every 416.6 days", ("nan", ""): "not valid",
         ("9", "5"): "shorter than the minimum", ("", "-inf"): "not valid",
     }  # fmt: skip
     for (least, most), problem in wrong.items():

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from crawler.reports.duplicates import GAP, MAX_SENTENCES, Row, is_long, rows, sentences
+from crawler.reports.duplicates import GAP, MAX_SENTENCES, DiffRow, diff_rows, is_long, sentences
 
 TEXT = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 
 
 def compared_rows(left: str, right: str) -> list[tuple[str, str, str]]:
-    return [(row.mark, row.left, row.right) for row in rows(left, right)]
+    return [(row["mark"], row["left"], row["right"]) for row in diff_rows(left, right)]
 
 
-def marked_words(row: Row) -> tuple[list[str], list[str]]:
+def marked_words(row: DiffRow) -> tuple[list[str], list[str]]:
     return (
-        [row.left[start:stop] for start, stop in row.left_spans],
-        [row.right[start:stop] for start, stop in row.right_spans],
+        [row["left"][start:stop] for start, stop in row["left_spans"]],
+        [row["right"][start:stop] for start, stop in row["right_spans"]],
     )
 
 
@@ -45,14 +45,15 @@ def test_long_sentences_are_split_and_control_characters_removed() -> None:
 
 
 def test_texts_equal_except_case_and_spaces_are_collapsed() -> None:
-    assert rows(TEXT, TEXT.upper().replace(" ", "  ")) == [Row(GAP, left_out=4)]
+    (gap,) = diff_rows(TEXT, TEXT.upper().replace(" ", "  "))
+    assert (gap["mark"], gap["left_out"]) == (GAP, 4)
 
 
 def test_changed_sentence_is_aligned_with_the_old_one() -> None:
-    pairs = rows(TEXT, TEXT.replace("Monday", "Tuesday").replace("on", "at", 1))
-    assert [row.mark for row in pairs] == ["|", " ", GAP]
+    pairs = diff_rows(TEXT, TEXT.replace("Monday", "Tuesday").replace("on", "at", 1))
+    assert [row["mark"] for row in pairs] == ["|", " ", GAP]
     assert marked_words(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
-    assert pairs[2].left_out == 2
+    assert pairs[2]["left_out"] == 2
 
 
 def test_added_and_removed_sentences_have_no_counterpart() -> None:
@@ -63,7 +64,7 @@ def test_added_and_removed_sentences_have_no_counterpart() -> None:
         (GAP, "", ""),
     ]
     assert compared_rows("", "New.") == [(">", "", "New.")]
-    assert rows("", "") == []
+    assert diff_rows("", "") == []
 
 
 def test_edited_sentence_is_aligned_despite_insertions() -> None:
@@ -75,7 +76,7 @@ def test_edited_sentence_is_aligned_despite_insertions() -> None:
 
 
 def test_marks_differing_chinese_words() -> None:
-    (row,) = rows("博物馆星期一重新开放。", "博物馆星期二重新开放。")
+    (row,) = diff_rows("博物馆星期一重新开放。", "博物馆星期二重新开放。")
     assert marked_words(row) == (["一"], ["二"])
 
 
@@ -83,7 +84,7 @@ def test_only_beginnings_of_long_texts_are_compared() -> None:
     left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
     assert is_long(left)
     assert not is_long(TEXT)
-    assert [row.left_out for row in rows(left, left)] == [MAX_SENTENCES]
-    assert rows(left, left.replace("nothing", "less"))[0].mark == "|"
-    assert len(rows("a. " * 9000, "a. " * 8000 + "b.")) == 1
-    assert rows("no end " * 2000, "never an end " * 2000)
+    assert [row["left_out"] for row in diff_rows(left, left)] == [MAX_SENTENCES]
+    assert diff_rows(left, left.replace("nothing", "less"))[0]["mark"] == "|"
+    assert len(diff_rows("a. " * 9000, "a. " * 8000 + "b.")) == 1
+    assert diff_rows("no end " * 2000, "never an end " * 2000)

@@ -9,7 +9,7 @@ import pytest
 
 from crawler.items import Event
 from crawler.notify.channels import Channel, first_due
-from crawler.notify.outbox import ChannelOutlet, message_in, view_of
+from crawler.notify.outbox import Outlet, message_in, view_of
 from crawler.notify.rules import expectation, is_confirmed
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
@@ -135,7 +135,7 @@ def test_links_lead_to_the_web_app_if_its_url_is_known() -> None:
     ],
 )
 def test_channel_keys_determine_the_grouping(keys: dict[str, Any], grouping: Grouping) -> None:
-    assert ChannelOutlet("team", channel(**keys)).grouping is grouping
+    assert Outlet("team", channel(**keys)).grouping is grouping
 
 
 @pytest.mark.parametrize(

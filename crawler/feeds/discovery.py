@@ -20,7 +20,6 @@ from scrapy.settings import Settings
 from crawler.errors import FORBIDDEN
 from crawler.extract.absolute_links import base_url
 from crawler.extract.response import decoded
-from crawler.feeds.parser import read
 from crawler.items import FeedDocument, NoFeed
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.text import count
@@ -251,6 +250,9 @@ class FeedProbe(Spider):
 
     def _read(self, url: str, response: Response) -> Feed:
         """Return the feed of a response, with its new URL if all redirects were permanent."""
+        # Slow to import, and crawls need only `hubs_of_headers`.
+        from crawler.feeds.parser import read
+
         kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
         try:
             with time_limit(self.read_seconds):

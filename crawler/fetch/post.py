@@ -59,9 +59,10 @@ async def post(
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     own = {"host": parts.netloc, "connection": "close", "content-length": str(len(body))}
+    sent = [(name, value.encode()) for name, value in {**own, **headers}.items()]
     try:
         for part in (
-            h11.Request(method="POST", target=target, headers=[*(own | dict(headers)).items()]),
+            h11.Request(method="POST", target=target, headers=sent),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ):

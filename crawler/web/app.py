@@ -7,6 +7,7 @@ the OpenAPI description.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -14,15 +15,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+from typing_extensions import get_type_hints, is_typeddict
 
 import crawler
 from crawler.config import Config
@@ -199,7 +201,42 @@ async def health(request: Request) -> JSONResponse:
 
 async def openapi(request: Request) -> JSONResponse:
     """Return the OpenAPI description of the JSON API."""
-    return JSONResponse(request.app.openapi())
+    return JSONResponse(await asyncio.to_thread(_described, request.app))
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description, with the docstrings of the fields of all reports.
+
+    FastAPI cannot pass pydantic the configuration that reads them.
+    """
+    if app.openapi_schema is None:
+        schemas = app.openapi()["components"]["schemas"]
+        reports: dict[str, Any] = {}
+        for route in (route for area in AREAS for route in area.api.routes):
+            _add_reports(getattr(route, "response_model", None), reports)
+        reading = ConfigDict(use_attribute_docstrings=True)
+        adapter: TypeAdapter[Any] = TypeAdapter(list[Union[*reports.values()]], config=reading)
+        for name, schema in adapter.json_schema()["$defs"].items():
+            for field, described in schema.get("properties", {}).items():
+                of_field = schemas.get(name, {}).get("properties", {}).get(field, {})
+                if "description" in described and "$ref" not in of_field:
+                    of_field["description"] = described["description"]
+    return app.openapi()
+
+
+def _add_reports(kind: Any, reports: dict[str, Any]) -> None:
+    """Add the TypedDicts in a type, by name."""
+    if is_typeddict(kind):
+        if kind.__name__ in reports:
+            return
+        reports[kind.__name__] = kind
+        parts = list(get_type_hints(kind, include_extras=True).values())
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        parts = [field.annotation for field in kind.model_fields.values()]
+    else:
+        parts = list(get_args(kind))
+    for part in parts:
+        _add_reports(part, reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +260,7 @@ async def docs_page(request: Request) -> Response:
 
     Swagger UI would be 1.7 MB of scripts for a list of paths, parameters and schemas.
     """
-    description = request.app.openapi()
+    description = await asyncio.to_thread(_described, request.app)
     schemas = description.get("components", {}).get("schemas", {})
     operations = []
     for path, methods in sorted(description["paths"].items()):

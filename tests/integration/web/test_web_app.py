@@ -96,6 +96,13 @@ def test_forged_cursor_is_refused(local: Browser, cursor: str) -> None:
     assert "cursor" in answer.json()["detail"]
 
 
+def test_fields_of_reports_are_described(local: Browser) -> None:
+    schemas = local.get("/api/openapi.json").json()["components"]["schemas"]
+    for report in ("BoardSite", "TokenRow", "Entry", "FeedState"):
+        for name, field in schemas[report]["properties"].items():
+            assert "description" in field or "$ref" in field, (report, name)
+
+
 def test_openapi_schema_and_docs_list_all_paths(local: Browser) -> None:
     schema = local.get("/api/openapi.json").json()
     assert {"/api/v1/sites", "/api/v1/me", "/api/v1/audit"} <= schema["paths"].keys()

@@ -198,8 +198,13 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
 def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     """Print the API tokens, without their secrets."""
     name = None if opts.name is None else users.name_of(opts.name)
-    tokens = with_database(config, lambda db: credentials.tokens_of(db, name))
-    rows = [token.row for token in tokens]
+
+    async def read(db: Database) -> list[Token]:
+        if name is not None:
+            await _require_user(db, name)
+        return await credentials.tokens_of(db, name)
+
+    rows = [token.row for token in with_database(config, read)]
     if opts.json:
         print_json(rows)
     elif not rows:

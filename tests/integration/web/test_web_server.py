@@ -99,6 +99,7 @@ def test_users_and_tokens_on_the_command_line(
     assert (token["id"], token["scopes"]) == (made["token"]["id"], ["read", "write"])
     assert made["token"] == token
     assert "anna" in run(freshet, "web", "token", "list", "anna").out
+    assert "user not found: 'bob'" in run(freshet, "web", "token", "list", "bob").complaint
     assert run(freshet, "web", "token", "revoke", token["id"]).code == 0
     assert "token not found" in run(freshet, "web", "token", "revoke", token["id"]).complaint
     assert "Re-run with --yes" in run(freshet, "web", "user", "remove", "anna").complaint

@@ -59,7 +59,7 @@ async def post(
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     own = {"host": parts.netloc, "connection": "close", "content-length": str(len(body))}
-    sent = [(name, value.encode()) for name, value in {**own, **headers}.items()]
+    sent = [(name.encode(), value.encode()) for name, value in {**own, **headers}.items()]
     try:
         for part in (
             h11.Request(method="POST", target=target, headers=sent),

@@ -72,8 +72,8 @@ class FieldDiff(TypedDict):
     """The lines of the field; empty for `same`."""
 
 
-class ComparedVersion(TypedDict):
-    """One of the two versions."""
+class StoredVersion(TypedDict):
+    """A version of the content, without the content."""
 
     content_hash: str
     """Hash of the content."""
@@ -86,9 +86,9 @@ class ComparedVersion(TypedDict):
 class VersionDiff(TypedDict):
     """The difference between two versions of a target."""
 
-    before: ComparedVersion
+    before: StoredVersion
     """The first version."""
-    after: ComparedVersion
+    after: StoredVersion
     """The second version."""
     fields: list[FieldDiff]
     """All fields, at most 200, in the order of the second version."""
@@ -140,14 +140,15 @@ def compare(before: Document, after: Document) -> VersionDiff:
     builder = DiffBuilder(Matcher(), MAX_CHARACTERS, CONTEXT_CHARACTERS)
     fields = [builder.field(name, old, new) for name in names[:MAX_FIELDS]]
     return {
-        "before": _version(before),
-        "after": _version(after),
+        "before": version_of(before),
+        "after": version_of(after),
         "fields": fields,
         "truncated": builder.is_full or len(names) > MAX_FIELDS,
     }
 
 
-def _version(row: Document) -> ComparedVersion:
+def version_of(row: Document) -> StoredVersion:
+    """Return a row of `versions` without the content."""
     return {"content_hash": row["content_hash"], "at": row["at"], "size": row["size"]}
 
 

@@ -15,7 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Union, get_args
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
@@ -215,7 +216,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
         for route in (route for area in AREAS for route in area.api.routes):
             _add_reports(getattr(route, "response_model", None), reports)
         reading = ConfigDict(use_attribute_docstrings=True)
-        adapter: TypeAdapter[Any] = TypeAdapter(list[Union[*reports.values()]], config=reading)
+        every: Any = GenericAlias(tuple, tuple(reports.values()))
+        adapter: TypeAdapter[Any] = TypeAdapter(every, config=reading)
         for name, schema in adapter.json_schema()["$defs"].items():
             for field, described in schema.get("properties", {}).items():
                 of_field = schemas.get(name, {}).get("properties", {}).get(field, {})

@@ -184,10 +184,7 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
         "--callback", metavar="URL", help=f"public URL of this server, such as {EXAMPLE_URL}"
     )
     parser.add_argument(
-        "--bind",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1)",
+        "--bind", metavar="ADDRESS", default=LOCAL, help=f"address to listen on (default: {LOCAL})"
     )
     parser.add_argument(
         "--port", metavar="N", default="8075", help="port to listen on (default: 8075)"
@@ -202,28 +199,23 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
 def add_options_of_app(parser: argparse.ArgumentParser) -> None:
     """Add the options of `scrapy web` for pushes."""
     parser.add_argument(
-        "--public-url",
-        metavar="URL",
+        "--public-url", metavar="URL",
         help="URL at which WebSub hubs reach this app, such as https://public.example; subscribes "
         "to the hubs of feeds, and requires users (default: no pushes)",
-    )
+    )  # fmt: skip
     _add_times(parser, "--push-")
 
 
 def _add_times(parser: argparse.ArgumentParser, prefix: str) -> None:
     """Add the options for the times of subscriptions, whose names begin with the prefix."""
     parser.add_argument(
-        f"{prefix}lease-days",
-        metavar="D",
-        default=LEASE,
+        f"{prefix}lease-days", metavar="D", default=LEASE,
         help=f"lease to request from hubs, in days (default: {LEASE})",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        f"{prefix}check-seconds",
-        metavar="S",
-        default=CHECK,
+        f"{prefix}check-seconds", metavar="S", default=CHECK,
         help=f"time between checks for feeds to subscribe to (default: {CHECK})",
-    )
+    )  # fmt: skip
 
 
 def push_options_of(opts: argparse.Namespace) -> PushOptions:

@@ -72,7 +72,7 @@ class CachedPage:
         return pickle.loads(zlib.decompress(self.packed))
 
 
-class Samples(TypedDict):
+class SampleValues(TypedDict):
     """What an edit extracts from the fetched pages."""
 
     samples: list[str]
@@ -202,7 +202,7 @@ class SitePages:
     async def samples(
         self, edit: DefinitionEdit, base: Mapping[str, Any] | None, items: Sequence[str],
         chosen: str = "",
-    ) -> Samples:  # fmt: skip
+    ) -> SampleValues:  # fmt: skip
         """Return the fetched item pages, the values of the fields, and the categories of items.
 
         items:  URLs of item pages

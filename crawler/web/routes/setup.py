@@ -19,9 +19,7 @@ from crawler.reports import site_setup
 from crawler.reports.definition_edit import PATTERN_KEYS, SINGLE_KEYS, DefinitionEdit
 from crawler.reports.site_setup import (
     SAMPLE_PAGES,
-    CategoryItems,
     ChosenField,
-    FieldValues,
     Matches,
 )
 from crawler.storage import sites
@@ -32,7 +30,7 @@ from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.middleware import CONTENT_POLICY
 from crawler.web.pages import Form, not_found, page, path_to, redirect_to, static_path
-from crawler.web.site_pages import SitePages
+from crawler.web.site_pages import SampleValues, SitePages
 
 router = APIRouter()
 api = APIRouter(prefix="/setup", tags=["setup"])
@@ -338,15 +336,6 @@ class SamplePages(BaseModel):
     problems: dict[str, str] = Field(description="why the others cannot be read, by URL")
 
 
-class SampleValues(BaseModel):
-    """What a definition extracts from the fetched pages."""
-
-    samples: list[str] = Field(description="URLs of the item pages, at most six")
-    values: list[FieldValues] = Field(description="values by field on these pages")
-    usual: list[ChosenField] = Field(description="proposed fields; empty if there are fields")
-    categories: list[CategoryItems] = Field(description="categories of the items on list pages")
-
-
 class DefinitionNames(BaseModel):
     """The sites that can be edited."""
 
@@ -399,7 +388,7 @@ async def api_values(
     editable = await sites.find_editable(store.db, edit.name) if given.digest else None
     base = editable.values if editable else None
     items = site_setup.matches(edit, base, pages.links(edit.start_urls))["items"]
-    return SampleValues(**await pages.samples(edit, base, items))
+    return await pages.samples(edit, base, items)
 
 
 @api.get("/selector", name="setup.api_selector")

@@ -16,7 +16,7 @@ from crawler.planning.explanation import Explanation
 from crawler.reports import target, version_diff
 from crawler.reports.history import VisitRow, visit_row
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
-from crawler.reports.version_diff import VersionDiff
+from crawler.reports.version_diff import StoredVersion, VersionDiff
 from crawler.storage import posts, target_settings, visits
 from crawler.storage.client import Document
 from crawler.utils.urls import target_id
@@ -66,14 +66,6 @@ class VisitPage(BaseModel):
     )
 
 
-class StoredVersion(BaseModel):
-    """A version of the content, without the content."""
-
-    content_hash: str = Field(description="hash of the content")
-    at: datetime = Field(description="time when the content was first seen")
-    size: int = Field(description="uncompressed bytes of the page")
-
-
 class VersionPage(BaseModel):
     """A part of the versions of a target, newest first."""
 
@@ -112,37 +104,23 @@ async def index(
             form.reject("url", error)
     if matches and len(matches["exact"]) == 1:
         return _redirect(request, "targets.target", matches["exact"][0]["id"])
-    return page(
-        request,
-        "targets/index.html",
-        status=200 if form.is_valid else 422,
-        form=form,
-        found=matches,
-    )
+    status = 200 if form.is_valid else 422
+    return page(request, "targets/index.html", status=status, form=form, found=matches)
 
 
 @router.get("/targets/{target_id}", name="targets.target")
 async def show(
-    request: Request,
-    store: StoreDep,
-    document: TargetDep,
-    place: PlaceDep,
-    outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
-    done: str = "",
-) -> Response:
+    request: Request, store: StoreDep, document: TargetDep, place: PlaceDep,
+    outcome: Outcomes = [], done: str = "",  # noqa: B006 - FastAPI copies defaults
+) -> Response:  # fmt: skip
     """Show a target."""
     return await _target_page(request, store, document, place, outcome, done=done)
 
 
 async def _target_page(
-    request: Request,
-    store: StoreDep,
-    document: Document,
-    place: Place,
-    outcomes: list[Outcome],
-    form: Form | None = None,
-    done: str = "",
-) -> Response:
+    request: Request, store: StoreDep, document: Document, place: Place, outcomes: list[Outcome],
+    form: Form | None = None, done: str = "",
+) -> Response:  # fmt: skip
     report = target.report_of(document)
     rows = await target_visits(store, document, place, outcomes)
     newest = await target_versions(store, document, Place(NEW_VERSIONS, None))
@@ -182,13 +160,9 @@ async def versions_page(
 
 @router.get("/targets/{target_id}/compare", name="targets.compare")
 async def compare_page(
-    request: Request,
-    store: StoreDep,
-    document: TargetDep,
-    before: Hash = "",
-    after: Hash = "",
+    request: Request, store: StoreDep, document: TargetDep, before: Hash = "", after: Hash = "",
     view: Annotated[str, Query(pattern="^(inline|side)$")] = "side",
-) -> Response:
+) -> Response:  # fmt: skip
     """Show the difference between two versions, by default the newest two."""
     if not (before and after):
         pair = await posts.newest_two_versions(store.db, document["spider"], document["url"])
@@ -258,13 +232,16 @@ async def limits(request: Request, store: StoreDep, document: TargetDep) -> Resp
 @router.get("/targets/{target_id}/forget", name="targets.forget")
 async def forget_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Show what would be deleted, and ask for confirmation."""
+    return await _forget_page(request, store, document, Form())
+
+
+async def _forget_page(
+    request: Request, store: StoreDep, document: Document, form: Form, status: int = 200
+) -> Response:
     counts = await forget(store.db, store.config, document["url"], delete=False)
+    report = target.report_of(document)
     return page(
-        request,
-        "targets/forget.html",
-        target=target.report_of(document),
-        counts=counts,
-        form=Form(),
+        request, "targets/forget.html", status=status, target=report, counts=counts, form=form
     )
 
 
@@ -274,11 +251,7 @@ async def do_forget(request: Request, store: StoreDep, document: TargetDep) -> R
     form = await Form.read(request)
     if form["confirm"] != "yes":
         form.reject("confirm", "Check the box to confirm")
-        counts = await forget(store.db, store.config, document["url"], delete=False)
-        return page(
-            request, "targets/forget.html", status=422, target=target.report_of(document),
-            counts=counts, form=form,
-        )  # fmt: skip
+        return await _forget_page(request, store, document, form, 422)
     counts = await forget(store.db, store.config, document["url"], delete=True)
     return page(request, "targets/forgotten.html", url=document["url"], counts=counts)
 
@@ -316,11 +289,9 @@ async def target_state(document: TargetDep) -> TargetReport:
 
 @api.get("/{target_id}/visits", name="targets.api_visits")
 async def target_visits(
-    store: StoreDep,
-    document: TargetDep,
-    place: PlaceDep,
+    store: StoreDep, document: TargetDep, place: PlaceDep,
     outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
-) -> VisitPage:
+) -> VisitPage:  # fmt: skip
     """Return the visits of a target, newest first."""
     chosen = [str(each) for each in outcome]
     rows = await visits.page_of_target(
@@ -335,7 +306,7 @@ async def target_versions(store: StoreDep, document: TargetDep, place: PlaceDep)
     rows = await posts.read_versions(
         store.db, document["spider"], document["url"], place.limit, place.after
     )
-    stored = [StoredVersion.model_validate(row) for row in rows.rows]
+    stored = [version_diff.version_of(row) for row in rows.rows]
     return VersionPage(versions=stored, next=cursor_of(rows.last))
 
 
@@ -401,11 +372,9 @@ async def api_limits(store: StoreDep, document: TargetDep, given: Limits) -> Tar
 
 @api.delete("/{target_id}", name="targets.api_forget")
 async def api_forget(
-    store: StoreDep,
-    document: TargetDep,
-    *,
+    store: StoreDep, document: TargetDep, *,
     dry_run: Annotated[bool, Query(description="only count")] = False,
-) -> Forgotten:
+) -> Forgotten:  # fmt: skip
     """Delete all data of the URL of a target, of all spiders. This cannot be undone."""
     counts = await forget(store.db, store.config, document["url"], delete=not dry_run)
     return Forgotten(deleted=counts, dry_run=dry_run)

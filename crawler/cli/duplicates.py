@@ -26,7 +26,7 @@ from crawler.errors import ConfigError
 from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
 from crawler.storage import leases, search
 from crawler.storage.client import Database, opened, storage_errors
-from crawler.storage.dedup import check_index, queries, rebuild
+from crawler.storage.dedup import check_index, index, queries
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Overview, ShownPost
 from crawler.storage.dedup.signatures import Registry
@@ -265,9 +265,9 @@ async def _rebuild(config: Config, progress: Progress) -> RebuildReport:
     is_off = config.duplicates == OFF
     with storage_errors(UNFINISHED):
         async with opened(config) as db, leases.held(db, config, leases.REBUILD, BUSY):
-            async with rebuild.begun(db, config) as registry:
+            async with index.rebuilding(db, config) as registry:
                 if is_off:
-                    await rebuild.show_all(db)
+                    await index.show_all(db)
                     posts, compared = await db.posts.estimated_document_count(), 0
                 else:
                     posts, compared = await _compare_all(db, registry, config, progress)
@@ -290,19 +290,19 @@ async def _compare_all(
     total = await db.posts.estimated_document_count()
     progress(f"sorting {count(total, 'post')}")
     if registry.boilerplate is not None:
-        async for batch in rebuild.posts(db):
-            await rebuild.learn(registry, batch, clock.now())
+        async for batch in index.posts_by_date(db):
+            await index.learn(registry, batch, clock.now())
             posts += len(batch)
             progress(f"{posts:,} of {count(total, 'post')} searched for boilerplate")
     posts = 0
-    async for batch in rebuild.posts(db):
-        compared += await rebuild.compare(db, registry, batch, clock.now())
+    async for batch in index.posts_by_date(db):
+        compared += await index.compare_again(db, registry, batch, clock.now())
         posts += len(batch)
         progress(
             f"{posts:,} of {count(total, 'post')} compared; no crawl can run during the rebuild"
         )
     progress(f"{count(posts, 'post')} compared; storing their clusters")
-    await rebuild.settle(db, registry, clock.now())
+    await index.end_rebuild(db, registry, clock.now())
     return posts, compared
 
 

@@ -16,9 +16,9 @@ from typing_extensions import TypedDict
 from crawler.cli.base import Action, confirm, option, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage.accounts import credentials, users
-from crawler.storage.accounts.credentials import Token, TokenRow
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role, Scope
+from crawler.storage.accounts.users import Token, TokenRow
 from crawler.storage.client import Database
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
@@ -184,7 +184,7 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
 
     async def add(db: Database) -> tuple[str, Token]:
         await _require_user(db, name)
-        return await credentials.add_token(db, name, opts.label, scopes, now, expires)
+        return await users.add_token(db, name, opts.label, scopes, now, expires)
 
     secret, token = _change(
         config, "web token add", lambda added: f"{added[1].id} of {name}, {opts.scope}", add
@@ -202,7 +202,7 @@ def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     async def read(db: Database) -> list[Token]:
         if name is not None:
             await _require_user(db, name)
-        return await credentials.tokens_of(db, name)
+        return await users.tokens_of(db, name)
 
     rows = [token.row for token in with_database(config, read)]
     if opts.json:
@@ -221,7 +221,7 @@ def revoke_token(config: Config, opts: argparse.Namespace) -> None:
     """Revoke an API token."""
     token = _change(
         config, "web token revoke", lambda revoked: f"{revoked.id} of {revoked.user}",
-        lambda db: credentials.revoke_token(db, opts.id),
+        lambda db: users.revoke_token(db, opts.id),
     )  # fmt: skip
     _report(opts, RevokedToken(id=token.id, user=token.user), f"revoked {token.id} of {token.user}")
 

@@ -34,7 +34,7 @@ from crawler.exchange.destinations import DRAFT, Destination
 from crawler.exchange.formats import Format, Writer, documents_in, suffix_of, writer_of
 from crawler.exchange.tables import SCHEMA, Table, iso, midnight
 from crawler.storage.client import Database, Document
-from crawler.storage.exports import (
+from crawler.storage.transfer import (
     Span,
     count_after,
     count_by_day,

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError, StorageError
 from crawler.frontier.lifecycle import repair_log
-from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Status, failed, ok, warning
-from crawler.storage import health, invariants, leases, pruning, recovery, runs, sites, targets
+from crawler.storage import health, leases, pruning, recovery, runs, schema, sites, targets
 from crawler.storage.client import VERSION, Database
 from crawler.storage.dedup import index
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.health import IndexProblem, Server
-from crawler.storage.invariants import Invariant
+from crawler.storage.health import Invariant, Server
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.runs import MAX_COUNTED, LastRun, last_run
+from crawler.storage.schema import IndexProblem
 from crawler.utils.process import Say
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
@@ -140,11 +139,11 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     server = await health.server(db)
     clock = judge_clock("MongoDB", server.ahead_seconds, config.max_clock_skew_seconds)
     findings = [*judge_mongodb(server, config), clock, await _check_write(db, config)]
-    version = await health.data_version(db)
+    version = await schema.data_version(db)
     findings.append(judge_data_version(db.name, version))
     if version != VERSION:
         return findings
-    findings += judge_indexes(await health.index_problems(db))
+    findings += judge_indexes(await schema.index_problems(db))
     # Near-duplicates: crawls need the scheme and the backend that the stored claims were made with.
     wanted = index.wanted_meta(config)
     stored = await db.meta.find_one(index.META)
@@ -249,15 +248,14 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
     return findings or [ok(Check.MONGODB_INDEXES, "complete")]
 
 
-async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
+async def check_runs(db: Database, spiders: Sequence[str], now: datetime) -> list[Finding]:
     """Return a finding on the last run of each spider."""
     running = await leases.active(db, leases.CRAWL)
-    names = [site.wrapper.name for site in sites]
     return [
         judge_run(
             name, await last_run(db, name, now), running.get(f"{leases.CRAWL}{name}", []), now
         )
-        for name in names
+        for name in spiders
     ]
 
 
@@ -389,7 +387,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
             say(f"repairing the change log of {spider}")
             since = await recovery.logged_since(db, spider)
             await repair_log(db, registry, spider, since, now)
-    await invariants.check(db, say, repair_at=now)
+    await health.check(db, say, repair_at=now)
     return await check_invariants(db, say)
 
 
@@ -399,7 +397,7 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
     if await runs.is_any_running(db, MAX_RUN):
         message = "a run is in progress or was interrupted: its writes are incomplete"
         findings.append(warning(Check.NO_RUN, message, "re-run after the run has ended"))
-    report = await invariants.check(db, say)
+    report = await health.check(db, say)
     for invariant, broken in report.broken.items():
         if not broken.count:
             findings.append(ok(invariant, "no violations"))

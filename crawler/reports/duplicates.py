@@ -18,7 +18,7 @@ from crawler.dedup.posts import normal_text
 from crawler.dedup.sketch import Scheme, Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import candidates, labels, queries
+from crawler.storage.dedup import labels, queries, signatures
 from crawler.storage.dedup.labels import Label
 from crawler.storage.dedup.queries import Cluster
 from crawler.storage.target_queries import names_of, nearest
@@ -343,7 +343,7 @@ async def _compared_posts(
     originals = await queries.originals_of(db, ids)
     sides = []
     for post in posts:
-        text, (sketch, sourced) = candidates.compared_text(post), candidates.compared(post, scheme)
+        text, (sketch, sourced) = signatures.compared_text(post), signatures.compared(post, scheme)
         side = ComparedPost(post["_id"], text, sketch, item=post.get("item"))
         if sourced is not None and sketch is not None:
             tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
@@ -372,7 +372,7 @@ def _post_report(post: Document, side: ComparedPost) -> PostReport:
         "id": post["_id"],
         "url": post.get("url"),
         "title": post.get("title"),
-        "created": candidates.created_of(post),
+        "created": signatures.created_of(post),
         "characters": len(side.text),
         "words": len(side.text.split()),
         "boilerplate": round(1 - own.share, 3) if own else 0.0,

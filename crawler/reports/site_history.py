@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from crawler.items import Outcome
 from crawler.planning.report import requests, sums
-from crawler.storage import change_events, overview, site_targets, visits
+from crawler.storage import change_events, site_queries, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import PART, Key, resting
 from crawler.storage.sites import Site
@@ -57,7 +57,7 @@ class HourVisits:
     requests: int = 0
 
     def plus(self, row: Document) -> HourVisits:
-        """Return the numbers with those of a row of `overview.visits_by_hour`."""
+        """Return the numbers with those of a row of `site_queries.visits_by_hour`."""
         n, outcome = row["n"], row["outcome"]
         return HourVisits(
             visits=self.visits + n,
@@ -161,7 +161,7 @@ class VisitCounts:
         begin = kept.until
         while begin < now:
             end = begin + DAY if begin + DAY < now else None
-            for row in await resting(overview.visits_by_hour(db, name, minutes, begin, end)):
+            for row in await resting(site_queries.visits_by_hour(db, name, minutes, begin, end)):
                 hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
             if end is None:
                 break
@@ -236,7 +236,7 @@ async def site_profile(
         hour=0, minute=0, second=0, microsecond=0
     )
     changes = await counts.by_hour_of_week(db, site, since, now)
-    profile = await site_targets.profile_of(db, site.name)
+    profile = await site_queries.profile_of(db, site.name)
     week: WeekPattern = {
         "timezone": site.timezone,
         "since": since,
@@ -271,7 +271,7 @@ async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayF
     A change is assumed to be equally likely at any time between two observations. The copy was
     outdated from the change until the second observation.
     """
-    histories = await site_targets.sample_histories(db, site.name, SAMPLE_SIZE)
+    histories = await site_queries.sample_histories(db, site.name, SAMPLE_SIZE)
     today = now.astimezone(site.zone).date()
     days = [today - timedelta(days=offset) for offset in range(FRESHNESS_DAYS, 0, -1)]
     noons = [datetime(day.year, day.month, day.day, 12, tzinfo=site.zone) for day in days]
@@ -366,7 +366,7 @@ async def site_visits(
     times = (now - timedelta(weeks=CHANGES_WEEKS), before or now + timedelta(hours=1))
     hour = wanted.hour_of_week
     place = None if hour is None else (hour, site.zone)
-    part = await overview.page_of_visits(
+    part = await site_queries.page_of_visits(
         db, site.name, times, place, limit, only_events=wanted.only_events
     )
     rows: list[SiteVisit] = [

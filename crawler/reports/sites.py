@@ -14,9 +14,9 @@ from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import SiteEstimates
 from crawler.reports.site_history import VisitCounts
-from crawler.storage import leases, overview, site_targets, sites
+from crawler.storage import leases, site_queries, sites
 from crawler.storage.client import Database
-from crawler.storage.overview import SiteState
+from crawler.storage.site_queries import SiteState
 from crawler.storage.sites import Site
 
 DAY = timedelta(days=1)
@@ -153,7 +153,7 @@ async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts
     (site,) = await sites.of_spiders(db, [name])
     zone = site.zone
     today = now.astimezone(zone).date()
-    numbers = await overview.target_numbers(db, name, now)
+    numbers = await site_queries.target_numbers(db, name, now)
     hours = await counts.by_hour(db, site, now - (WEEK_DAYS + 1) * DAY, now)
     days = [today - offset * DAY for offset in range(WEEK_DAYS - 1, -1, -1)]
     by_day: dict[date, DayVisits] = {
@@ -234,11 +234,11 @@ async def running_names(db: Database) -> dict[str, datetime]:
 
 async def progress_of(db: Database, name: str, since: datetime, now: datetime) -> RunningSite:
     """Return the progress of a run. since: time at which it took the lease."""
-    state = await overview.state_of(db, name)
+    state = await site_queries.state_of(db, name)
     # The run's document is stored after the lease was taken.
     is_begun = state.started is not None and state.finished is None
     started = state.started if is_begun and state.started is not None else since
-    counts = await overview.visits_of_run(db, name, started)
+    counts = await site_queries.visits_of_run(db, name, started)
     return {
         "name": name,
         "started": started,
@@ -246,13 +246,13 @@ async def progress_of(db: Database, name: str, since: datetime, now: datetime) -
         "new": counts.get(Outcome.NEW, 0),
         "changed": counts.get(Outcome.CHANGED, 0),
         "errors": sum(counts.get(outcome, 0) for outcome in FAILED),
-        "due": await overview.count_waiting(db, name, now),
+        "due": await site_queries.count_waiting(db, name, now),
     }
 
 
 async def marks_of(db: Database, name: str) -> SiteMarks:
     """Return what users set for a site."""
-    marks = (await sites.marks(db)).get(name, overview.NO_MARKS)
+    marks = (await sites.marks(db)).get(name, site_queries.NO_MARKS)
     return {"name": name, "paused_at": marks.paused_at, "tags": list(marks.tags)}
 
 
@@ -308,7 +308,7 @@ async def failures_of(db: Database, name: str) -> list[FailureGroup]:
             "first": _example(row["first"]),
             "last": _example(row["last"]),
         }
-        for row in await site_targets.failures_of(db, name)
+        for row in await site_queries.failures_of(db, name)
     ]
 
 
@@ -318,7 +318,7 @@ def _example(row: dict[str, Any]) -> FailureExample:
 
 async def known_site(db: Database, name: str) -> Site:
     """Return the settings of a site; raises ConfigError if nothing is stored for it."""
-    state = await overview.state_of(db, name)
+    state = await site_queries.state_of(db, name)
     is_crawled = state.kind is not None or state.started is not None
     if not is_crawled and not await sites.is_stored(db, name):
         raise ConfigError(f"site not found: {name!r}")

@@ -16,7 +16,7 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.extract.fields import read_number, read_price
 from crawler.items import CELL, Kind
-from crawler.storage import leases, plans, posts, target_settings, targets
+from crawler.storage import leases, plans, posts, target_queries, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
@@ -116,7 +116,7 @@ class Series(TypedDict):
 async def read_target(db: Database, target: str) -> Document | None:
     """Return the stored target with this id from a URL; None if there is none."""
     key = target_key(target)
-    return None if key is None else await target_settings.find(db, key)
+    return None if key is None else await target_queries.find(db, key)
 
 
 def report_of(target: Document) -> TargetReport:
@@ -162,7 +162,7 @@ async def search(db: Database, config: Config, text: str, spider: str | None) ->
     names = [text] if is_name else list(dict.fromkeys([text, *names_of(text, config)]))
     if exact := await targets.of_url(db, names, spider):
         return {"exact": [_summary(row) for row in exact], "near": []}
-    near = await target_settings.find_by_prefix(db, names, spider)
+    near = await target_queries.find_by_prefix(db, names, spider)
     if not near and not is_name:
         near = await targets.of_url(db, await nearest(db, text, ("targets",)), spider)
     return {"exact": [], "near": [_summary(row) for row in near]}

@@ -5,8 +5,8 @@
 that adds targets during a run; `leases` keeps two processes from storing the same visit. Most other
 modules are named after a collection, such as `targets`, `feeds`, `cells`, `posts`, `listings`,
 `visits`, `plans` and `runs`, and hold all of its queries. `histories`, `due` and `stats` read many
-targets as arrays, `paging` reads long lists in parts, `invariants` checks a whole database, and
-`dedup` is the index of near-duplicates.
+targets as arrays, `paging` reads long lists in parts, `health` checks a whole database, and `dedup`
+is the index of near-duplicates.
 
 Only this package imports pymongo. It never fetches a page or decides a schedule.
 """

@@ -1,26 +1,34 @@
-"""Health of a MongoDB server, a database and its indexes; nothing is created, fixed or migrated."""
+"""Health of a MongoDB server, and of a database: invariants that hold after any interruption.
+
+Nothing is created or migrated. Collections are streamed in index order and merged, or looked up in
+batches of `_id`s, so memory use does not depend on their size. The largest object in memory is one
+cluster.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
-from pymongo import WriteConcern
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo import UpdateOne, WriteConcern
+from pymongo.errors import PyMongoError
 
 from crawler.config import Config
+from crawler.dedup.posts import id_of
 from crawler.errors import StorageError
+from crawler.items import Kind
+from crawler.storage import leases
 from crawler.storage.client import (
-    META,
     Database,
     Document,
     check_reachable,
@@ -30,21 +38,30 @@ from crawler.storage.client import (
     read_clock,
     server_uri,
 )
-from crawler.storage.schema import INDEXES, NAMESPACE_NOT_FOUND, RESTORING, refuse_partial_copy
+from crawler.storage.dedup.index import META
+from crawler.storage.schema import TEST
+from crawler.utils.process import Say
+from crawler.utils.time import EPOCH
 
 PINGS = 5
 # Age at which the documents of interrupted tests are deleted.
 TEST_LIFETIME = timedelta(hours=1)
-# Prefix of the `_id` of test documents in `meta`.
-TEST = "doctor"
-# Options that change how an index works; the server adds others.
-INDEX_OPTIONS = (
-    "unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "default_language",
-    "language_override",
+BATCH = 1000
+# Posts without a signature are read in smaller batches: each may have a long text.
+TEXTS_BATCH = 50
+MAX_EXAMPLES = 3
+DAY = timedelta(days=1)
+# Fences of a signature, and the fields of its post with the same numbers.
+FENCES = {"fence": "fence", "page_fence": "page.fence"}
+TARGET_FIELDS = (
+    "spider", "url", "first_seen", "requested", "visited_at", "outcome", "content_hash", "alias_of",
+    "last_visit._id", "last_visit.at",
 )  # fmt: skip
-TEXT = "text"
-# The server's names for the fields of a text index.
-TEXT_FIELDS = ("_fts", "_ftsx")
+VISIT_FIELDS = ("spider", "target", "at", "outcome", "content_hash", "pushed", "fence")
+POST_FIELDS = (
+    "spider", "feed", "content_hash", "visit", "changed_at", "page.url", "page.at", "page.visit",
+    "page.content_hash",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +81,6 @@ class Server:
     round_trip_ms: float
     free_bytes: int | None
     total_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class IndexProblem:
-    """An index that is missing or differs from the schema.
-
-    differs: another index has this name
-    command: mongosh command that creates the index
-    """
-
-    collection: str
-    name: str
-    differs: bool
-    unique: bool
-    command: str
 
 
 @asynccontextmanager
@@ -140,60 +142,420 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
     return taken * 1000
 
 
-async def data_version(db: Database) -> int | None:
-    """Return the version of the data; None if the database has none.
+class Invariant(StrEnum):
+    """Names of the invariants, as the doctor prints them."""
 
-    Raises StorageError for an unfinished copy or restore.
+    LAST_LOGGED = "last visits are logged"
+    NEWEST = "targets hold their newest visit"
+    REQUESTED = "targets count their visits"
+    VERSION_LOGGED = "versions have their visit"
+    HAS_VERSION = "targets have their version"
+    POST_TARGET = "posts equal their target"
+    POST_LOGGED = "posts have their visit"
+    SIGNATURE_POST = "signatures have their post"
+    SIGNATURE_CURRENT = "signatures are of their post's content"
+    POST_SIGNATURE = "clustered posts have their signature"
+    CLUSTER_ORIGINAL = "clusters have their original"
+    CLUSTER_MEMBERS = "posts show their cluster"
+    ONE_ORIGINAL = "clusters have one original"
+
+
+@dataclass(slots=True)
+class Violations:
+    """The number of violations of an invariant, and the first examples."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """The violations of all invariants.
+
+    uncompared: number of posts with a text but no signature
+    repairs:    updates of targets that are not applied yet
     """
+
+    broken: dict[Invariant, Violations] = field(
+        default_factory=lambda: {invariant: Violations() for invariant in Invariant}
+    )
+    uncompared: int = 0
+    repairs: list[UpdateOne] = field(default_factory=list)
+
+    def add(self, invariant: Invariant, example: str) -> None:
+        """Count one violation."""
+        broken = self.broken[invariant]
+        broken.count += 1
+        if len(broken.examples) < MAX_EXAMPLES:
+            broken.examples.append(example)
+
+    def store_again(self, key: str, now: datetime, fence: int = 0) -> None:
+        """Make a target due in the next run, which stores its content again."""
+        raised = {"$max": {"fence": fence}} if fence else {}
+        due: Document = {"$set": {"again": True}, "$min": {"next_visit": now}}
+        self.repairs.append(UpdateOne({"_id": key}, due | raised))
+
+    @property
+    def violations(self) -> int:
+        """Return the number of all violations."""
+        return sum(broken.count for broken in self.broken.values())
+
+
+async def check(
+    db: Database, say: Say = lambda _: None, repair_at: datetime | None = None
+) -> Report:
+    """Check all invariants.
+
+    say:       called with a progress text
+    repair_at: make broken targets due at this time; None: change nothing
+    """
+    days: Document = {"_id": "$spider", "first": {"$min": "$day"}, "last": {"$max": "$day"}}
+    rows = await (await db.days.aggregate([{"$group": days}])).to_list(None)
+    rolled = {row["_id"]: row["last"] + DAY for row in rows}
+    aggregated = {row["_id"]: row["first"] for row in rows}
+    checker = _Checker(db, Report(), say, repair_at, rolled, aggregated)
+    await checker.check_targets()
+    await checker.check_versions()
+    await checker.check_current_versions()
+    await checker.check_posts()
     meta = await db.meta.find_one(META)
-    refuse_partial_copy(db, meta)
-    if meta and RESTORING in meta:
-        raise StorageError(
-            f"database {db.name!r}: the restore of {meta[RESTORING]['from']} was interrupted. "
-            "Run scrapy targets, which completes it"
-        )
-    return int(meta["version"]) if meta else None
+    if meta is not None and not meta.get("rebuilding"):
+        await checker.check_signatures()
+        await checker.check_unsigned()
+        await checker.check_clusters()
+    return checker.report
 
 
-async def index_problems(db: Database) -> list[IndexProblem]:
-    """Return the schema's indexes that are missing, or differ from the schema."""
-    problems: list[IndexProblem] = []
-    for collection, models in INDEXES.items():
-        existing = await index_definitions(db, collection)
-        for index in (model.document for model in models):
-            name, same_name = index["name"], existing.get(index["name"])
-            if same_name is not None and _effect_of(same_name) == _effect_of(index):
-                continue
-            keys = json.dumps(dict(index["key"]))
-            options = json.dumps({key: value for key, value in index.items() if key != "key"})
-            command = f"db.{collection}.createIndex({keys}, {options})"
-            if same_name is not None:
-                command = f'db.{collection}.dropIndex("{name}"); {command}'
-            is_unique = bool(index.get("unique"))
-            problems.append(
-                IndexProblem(collection, name, same_name is not None, is_unique, command)
+@dataclass(slots=True)
+class _Checker:
+    """Compares collections with each other.
+
+    rolled: by spider, the time before which the log may have daily aggregates instead of visits
+    aggregated: by spider, the day of its first daily aggregates; earlier ones may have been deleted
+    """
+
+    db: Database
+    report: Report
+    say: Say
+    repair_at: datetime | None
+    rolled: dict[str, datetime]
+    aggregated: dict[str, datetime]
+
+    async def check_targets(self) -> None:
+        """Compare targets with the log and the daily aggregates, merged by URL."""
+        db = self.db
+        by_time, by_day = [("target", 1), ("at", 1)], [("target", 1), ("day", 1)]
+        visits = _ByUrl(db.visits.find({}, VISIT_FIELDS).sort(by_time).batch_size(BATCH))
+        days = _ByUrl(db.days.find({}, ("spider", "target")).sort(by_day).batch_size(BATCH))
+        logs: dict[str, _Log] = {}
+        rolled: set[str] = set()
+        last_url, n = None, 0
+        async for target in db.targets.find({}, TARGET_FIELDS).sort("url", 1).batch_size(BATCH):
+            url, spider = target["url"], target["spider"]
+            # Targets of several spiders may have the same URL.
+            if url != last_url:
+                last_url, logs = url, {}
+                async for row in visits.read(url):
+                    logs.setdefault(row["spider"], _Log()).add(row)
+                rolled = {row["spider"] async for row in days.read(url)}
+            self._check_target(target, logs.get(spider, _Log()), has_days=spider in rolled)
+            n += 1
+            if n % BATCH == 0:
+                await self._after_batch("the log", n)
+        await self._after_batch("the log", n)
+
+    def _check_target(self, target: Document, log: _Log, *, has_days: bool) -> None:
+        key, last, visits = target["_id"], target.get("last_visit"), target.get("requested", 0)
+        is_complete = target["first_seen"] >= self.aggregated.get(target["spider"], EPOCH)
+        if is_complete and not has_days and visits != log.visits:
+            self.report.add(Invariant.REQUESTED, f"{key}: {visits}, in the log {log.visits}")
+            if self.repair_at is not None:
+                right: Document = {"$set": {"requested": log.visits}}
+                self.report.repairs.append(UpdateOne({"_id": key}, right))
+        if last is None:
+            return
+        newest_id = log.newest["_id"] if log.newest else None
+        if log.last is None or last["_id"] not in (log.last["_id"], newest_id):
+            is_rolled = last["at"] < self.rolled.get(target["spider"], EPOCH)
+            if log.last is not None and log.last["at"] >= last["at"]:
+                self._add(Invariant.NEWEST, key, "a later visit is logged", log)
+            elif not is_rolled:
+                at = f"{last['at']:%Y-%m-%d %H:%M:%S}"
+                self.report.add(Invariant.LAST_LOGGED, f"{key}: visit of {at}")
+        elif log.newest is not None:
+            same = {"visited_at": "at", "outcome": "outcome"}
+            if "alias_of" not in target:
+                same["content_hash"] = "content_hash"
+            names = [name for name, of in same.items() if target.get(name) != log.newest.get(of)]
+            if names:
+                why = f"other {', '.join(names)} than its last visit"
+                self._add(Invariant.NEWEST, key, why, log)
+
+    def _add(self, invariant: Invariant, key: str, why: str, log: _Log | None = None) -> None:
+        """Count a violation that the target's next visit repairs."""
+        self.report.add(invariant, f"{key}: {why}")
+        if self.repair_at is not None:
+            last = log.last if log is not None else None
+            fence = leases.fence_after(last.get("fence", 0)) if last else 0
+            self.report.store_again(key, self.repair_at, fence)
+
+    async def check_versions(self) -> None:
+        """Compare each version with its visit."""
+        fields = ("spider", "target", "visit", "at", "content_hash")
+        n = 0
+        async for rows in _batches(self.db.versions.find({"visit": {"$exists": True}}, fields)):
+            ids = [row["visit"] for row in rows]
+            logged = await self._by_id("visits", ids, "at", "target", "content_hash")
+            for row in rows:
+                self._check_version(row, logged.get(row["visit"]))
+            n += len(rows)
+            await self._after_batch("versions", n)
+
+    def _check_version(self, row: Document, visit: Document | None) -> None:
+        if visit is None:
+            if row["at"] >= self.rolled.get(row["spider"], row["at"]):
+                self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: its visit is not logged")
+            return
+        # Posts of a feed have no visit of their own, only the feed's.
+        is_own = visit["target"] == row["target"]
+        if visit["at"] != row["at"] or (
+            is_own and visit.get("content_hash") != row["content_hash"]
+        ):
+            self.report.add(
+                Invariant.VERSION_LOGGED, f"{row['_id']}: its visit has another content"
             )
-    return problems
+
+    async def check_current_versions(self) -> None:
+        """Check that the current version of each target exists."""
+        query: Document = {
+            "kind": {"$ne": str(Kind.FEED)}, "alias_of": {"$exists": False},
+            "content_hash": {"$type": "string"},
+        }  # fmt: skip
+        n = 0
+        async for rows in _batches(self.db.targets.find(query, ("content_hash",))):
+            keys = {f"{row['_id']} {row['content_hash']}": row["_id"] for row in rows}
+            stored = await self._by_id("versions", keys)
+            for key in sorted(keys.keys() - stored.keys()):
+                self._add(Invariant.HAS_VERSION, keys[key], "its version is missing")
+            n += len(rows)
+            await self._after_batch("targets", n)
+
+    async def check_posts(self) -> None:
+        """Compare posts with their targets and visits."""
+        n = 0
+        async for rows in _batches(self.db.posts.find({}, POST_FIELDS)):
+            keys = [
+                f"{row['spider']} {row['feed']}" if row.get("feed") else str(row["_id"])
+                for row in rows
+            ]
+            pages = [f"{row['spider']} {row['page']['url']}" for row in rows if row.get("page")]
+            fields = ("kind", "content_hash", "post", "alias_of")
+            targets = await self._by_id("targets", [*keys, *pages], *fields)
+            visits = [visit for row in rows for visit, _ in _visits_of(row)]
+            logged = await self._by_id("visits", visits)
+            for row, key in zip(rows, keys, strict=True):
+                self._check_post(row, key, targets)
+                for visit, at in _visits_of(row):
+                    is_rolled = at < self.rolled.get(row["spider"], EPOCH)
+                    if visit not in logged and not is_rolled:
+                        self.report.add(Invariant.POST_LOGGED, row["_id"])
+                        if self.repair_at is not None:
+                            self.report.store_again(key, self.repair_at)
+            n += len(rows)
+            await self._after_batch("posts", n)
+
+    def _check_post(self, post: Document, key: str, targets: dict[Any, Document]) -> None:
+        target = targets.get(key)
+        if target is None:
+            self.report.add(Invariant.POST_TARGET, f"{post['_id']}: its target is missing")
+        elif not post.get("feed") and _is_other(post, target):
+            self._add(Invariant.POST_TARGET, key, "its post has another content")
+        page = post.get("page") or {}
+        page_key = f"{post['spider']} {page.get('url')}"
+        of_page = targets.get(page_key, {})
+        if of_page.get("post") == post["_id"] and _is_other(page, of_page):
+            self._add(Invariant.POST_TARGET, page_key, "its post has another content")
+
+    async def check_signatures(self) -> None:
+        """Compare signatures with their posts."""
+        n = 0
+        async for rows in _batches(self.db.signatures.find({}, ("post", *FENCES))):
+            posts = await self._by_id("posts", [row["post"] for row in rows], *FENCES.values())
+            for row in rows:
+                post = posts.get(row["post"])
+                if post is None:
+                    self.report.add(Invariant.SIGNATURE_POST, row["post"])
+                    continue
+                # The same visit must have stored post and signature, if both have fences.
+                page = post.get("page") or {}
+                stored = {"fence": post.get("fence"), "page_fence": page.get("fence")}
+                if any(
+                    number is not None and row.get(name, number) != number
+                    for name, number in stored.items()
+                ):
+                    self.report.add(
+                        Invariant.SIGNATURE_CURRENT, f"{row['post']}: stored by another visit"
+                    )
+            n += len(rows)
+            self.say(f"checking signatures: {n:,}")
+
+    async def check_unsigned(self) -> None:
+        """Check posts without a signature: no cluster, and no text to compare."""
+        from crawler.config import Config
+        from crawler.storage.dedup import queries, signatures
+
+        scheme = await queries.stored_scheme(self.db, Config.model_construct())
+        n = 0
+        async for rows in _batches(self.db.posts.find({}, ("cluster", "original", "duplicate_of"))):
+            signed = await self._by_id("signatures", [id_of(row["_id"]) for row in rows])
+            unsigned = [row for row in rows if id_of(row["_id"]) not in signed]
+            for row in unsigned:
+                if "cluster" in row or "duplicate_of" in row or row.get("original") is False:
+                    self.report.add(Invariant.POST_SIGNATURE, row["_id"])
+            n += len(rows)
+            self.say(f"checking posts without signatures: {n:,}")
+            if not unsigned:
+                continue
+            query: Document = {"_id": {"$in": [row["_id"] for row in unsigned]}}
+            cursor = self.db.posts.find(query, signatures.POST_FIELDS)
+            async for posts in _batches(cursor, TEXTS_BATCH):
+                for post in posts:
+                    self.report.uncompared += signatures.candidate_of(post, scheme) is not None
+
+    async def check_clusters(self) -> None:
+        """Compare clusters with their signatures and with the posts that show them."""
+        db, in_cluster = self.db, {"cluster": {"$exists": True}}
+        shown = ("cluster", "original", "duplicate_of")
+        cursors = {
+            "cluster": db.clusters.find({}, ("original", "post")).sort("_id", 1),
+            "members": db.signatures.find(in_cluster, ("post", "cluster", "item"))
+            .sort("cluster", 1),
+            "posts": db.posts.find(in_cluster, shown).sort("cluster", 1),
+        }  # fmt: skip
+        ids = {"cluster": "_id", "members": "cluster", "posts": "cluster"}
+        streams = {name: cursor.batch_size(BATCH) for name, cursor in cursors.items()}
+        heads = {name: await anext(stream, None) for name, stream in streams.items()}
+        n = 0
+        while next_ids := [row[ids[name]] for name, row in heads.items() if row is not None]:
+            cluster = min(next_ids)
+            rows: dict[str, list[Document]] = defaultdict(list)
+            for name, stream in streams.items():
+                while (row := heads[name]) is not None and row[ids[name]] == cluster:
+                    rows[name].append(row)
+                    heads[name] = await anext(stream, None)
+            self._check_cluster(cluster, rows)
+            n += 1
+            if n % BATCH == 0:
+                self.say(f"checking clusters: {n:,}")
+
+    def _check_cluster(self, cluster: Any, rows: dict[str, list[Document]]) -> None:
+        report = self.report
+        members = {row["post"]: row for row in rows["members"]}
+        posts = {row["_id"]: row for row in rows["posts"]}
+        if not rows["cluster"]:
+            # With Redis, each post has a cluster, but its document is created with the first copy.
+            for key in posts:
+                example = f"{key}: its cluster {cluster} does not exist"
+                report.add(Invariant.CLUSTER_ORIGINAL, example)
+            if len(members) > 1:
+                example = f"cluster {cluster} of {len(members)} posts: no original"
+                report.add(Invariant.CLUSTER_ORIGINAL, example)
+            return
+        row = rows["cluster"][0]
+        original = members.get(row["post"])
+        if original is None or original["_id"] != row["original"]:
+            example = f"cluster {cluster}: its original {row['post']} is not a member"
+            report.add(Invariant.CLUSTER_ORIGINAL, example)
+            return
+        for key in sorted(members.keys() ^ posts.keys()):
+            why = "does not show" if key in members else "is not in"
+            report.add(Invariant.CLUSTER_MEMBERS, f"{key}: {why} cluster {cluster}")
+        for key, post in posts.items():
+            if (member := members.get(key)) is None:
+                continue
+            is_source = member.get("item") is not None and member["item"] == original.get("item")
+            is_original = key == row["post"] or is_source
+            if bool(post.get("original")) != is_original:
+                why = "is also an original of" if post.get("original") else "is not an original of"
+                example = f"{key}: {why} the cluster of {row['post']}"
+                report.add(Invariant.ONE_ORIGINAL, example)
+            elif not is_original and post.get("duplicate_of") != row["post"]:
+                example = f"{key}: its original is not {row['post']}"
+                report.add(Invariant.CLUSTER_MEMBERS, example)
+
+    async def _by_id(self, name: str, ids: Iterable[Any], *fields: str) -> dict[Any, Document]:
+        """Return the documents of a collection with these `_id`s, by `_id`."""
+        query: Document = {"_id": {"$in": list(ids)}}
+        cursor = self.db[name].find(query, fields or ("_id",))
+        return {row["_id"]: row async for row in cursor}
+
+    async def _after_batch(self, what: str, n: int) -> None:
+        self.say(f"checking {what}: {n:,}")
+        repairs, self.report.repairs = self.report.repairs, []
+        if repairs:
+            await self.db.targets.bulk_write(repairs, ordered=False)
 
 
-async def index_definitions(db: Database, collection: str) -> dict[str, Document]:
-    """Return the indexes of a collection by name, without `_id_`; empty if it does not exist."""
-    try:
-        rows = await (await db[collection].list_indexes()).to_list(None)
-    except OperationFailure as error:
-        if error.code != NAMESPACE_NOT_FOUND:
-            raise
-        rows = []
-    return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
+@dataclass(slots=True)
+class _Log:
+    """The log of one target.
+
+    visits, newest: without hub deliveries; last: with them
+    """
+
+    visits: int = 0
+    newest: Document | None = None
+    last: Document | None = None
+
+    def add(self, row: Document) -> None:
+        """Count a visit."""
+        if self.last is None or _order(row) >= _order(self.last):
+            self.last = row
+        if row.get("pushed"):
+            return
+        self.visits += 1
+        if self.newest is None or _order(row) >= _order(self.newest):
+            self.newest = row
 
 
-def _effect_of(index: Mapping[str, Any]) -> Document:
-    """Return the properties that two indexes with the same effect have in common."""
-    options = {name: index[name] for name in INDEX_OPTIONS if index.get(name)}
-    # The server moves the fields of a text index to its weights.
-    fields = [(name, kind) for name, kind in index["key"].items() if name not in TEXT_FIELDS]
-    texts = {name: 1 for name, kind in fields if kind == TEXT}
-    return options | {
-        "key": [(name, kind) for name, kind in fields if kind != TEXT],
-        "weights": texts | dict(index.get("weights", {})),
-    }
+def _order(row: Document) -> tuple[int, datetime]:
+    return row.get("fence", 0), row["at"]
+
+
+class _ByUrl:
+    """A cursor sorted by `target`, merged with URLs in the same order."""
+
+    def __init__(self, cursor: AsyncIterator[Document]) -> None:
+        self._cursor = cursor
+        self._next: Document | None = None
+
+    async def read(self, url: str) -> AsyncIterator[Document]:
+        """Yield the rows of a URL; skip the rows of URLs before it."""
+        while row := self._next or await anext(self._cursor, None):
+            self._next = row
+            if row["target"] > url:
+                return
+            self._next = None
+            if row["target"] == url:
+                yield row
+
+
+async def _batches(cursor: Any, size: int = BATCH) -> AsyncIterator[list[Document]]:
+    # The server's default batches grow to 16 MB.
+    cursor = cursor.batch_size(size)
+    while rows := await cursor.to_list(size):
+        yield rows
+
+
+def _is_other(post: Document, target: Document) -> bool:
+    """Return whether the content of a post differs from its target's; False for aliases."""
+    if target["kind"] != str(Kind.ITEM) or "alias_of" in target:
+        return False
+    return bool(target.get("content_hash") != post.get("content_hash"))
+
+
+def _visits_of(post: Document) -> list[tuple[Any, datetime]]:
+    """Return ids and times of the visits of a post, and of its page."""
+    page = post.get("page") or {}
+    visits = [(post["visit"], post["changed_at"])] if "visit" in post else []
+    return [*visits, (page["visit"], page["at"])] if "visit" in page else visits

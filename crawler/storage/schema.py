@@ -1,4 +1,4 @@
-"""Collections, validators, indexes and the version of the data, created and migrated at start-up.
+"""Collections, validators, indexes and the version of the data: created, migrated and checked.
 
 The version is a number in the collection `meta`. A database with a higher one is rejected; one with
 a lower one is migrated by the functions in MIGRATIONS, in order. Each is safe to run again.
@@ -6,8 +6,11 @@ a lower one is migrated by the functions in MIGRATIONS, in order. Each is safe t
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pymongo import ASCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
@@ -28,6 +31,8 @@ logger = logging.getLogger(__name__)
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
 # Fields of META.
 COPYING, RESTORING = "copying", "restoring"
+# Prefix of the `_id` of documents in `meta` with which `scrapy doctor` tests writes.
+TEST = "doctor"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
 RESTORED = "restored_"
 # Collections whose documents hardly change. With zstd, also for the indexes, a visit needs 110
@@ -43,6 +48,14 @@ ZSTD: Document = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 # safe to repeat, because a crash may end it halfway.
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
 
+# Options that change how an index works; the server adds others.
+INDEX_OPTIONS = (
+    "unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "default_language",
+    "language_override",
+)  # fmt: skip
+TEXT = "text"
+# The server's names for the fields of a text index.
+TEXT_FIELDS = ("_fts", "_ftsx")
 _EXISTS: Document = {"$exists": True}
 
 
@@ -229,3 +242,77 @@ async def create_indexes(db: Database) -> None:
     for name, indexes in INDEXES.items():
         engine: Document = {"storageEngine": ZSTD} if name in COMPRESSED_INDEXES else {}
         await db.command("createIndexes", name, indexes=[i.document | engine for i in indexes])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProblem:
+    """An index that is missing or differs from the schema.
+
+    differs: another index has this name
+    command: mongosh command that creates the index
+    """
+
+    collection: str
+    name: str
+    differs: bool
+    unique: bool
+    command: str
+
+
+async def data_version(db: Database) -> int | None:
+    """Return the version of the data; None if the database has none.
+
+    Raises StorageError for an unfinished copy or restore.
+    """
+    meta = await db.meta.find_one(META)
+    refuse_partial_copy(db, meta)
+    if meta and RESTORING in meta:
+        raise StorageError(
+            f"database {db.name!r}: the restore of {meta[RESTORING]['from']} was interrupted. "
+            "Run scrapy targets, which completes it"
+        )
+    return int(meta["version"]) if meta else None
+
+
+async def index_problems(db: Database) -> list[IndexProblem]:
+    """Return the schema's indexes that are missing, or differ from the schema."""
+    problems: list[IndexProblem] = []
+    for collection, models in INDEXES.items():
+        existing = await index_definitions(db, collection)
+        for index in (model.document for model in models):
+            name, same_name = index["name"], existing.get(index["name"])
+            if same_name is not None and _effect_of(same_name) == _effect_of(index):
+                continue
+            keys = json.dumps(dict(index["key"]))
+            options = json.dumps({key: value for key, value in index.items() if key != "key"})
+            command = f"db.{collection}.createIndex({keys}, {options})"
+            if same_name is not None:
+                command = f'db.{collection}.dropIndex("{name}"); {command}'
+            is_unique = bool(index.get("unique"))
+            problems.append(
+                IndexProblem(collection, name, same_name is not None, is_unique, command)
+            )
+    return problems
+
+
+async def index_definitions(db: Database, collection: str) -> dict[str, Document]:
+    """Return the indexes of a collection by name, without `_id_`; empty if it does not exist."""
+    try:
+        rows = await (await db[collection].list_indexes()).to_list(None)
+    except OperationFailure as error:
+        if error.code != NAMESPACE_NOT_FOUND:
+            raise
+        rows = []
+    return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
+
+
+def _effect_of(index: Mapping[str, Any]) -> Document:
+    """Return the properties that two indexes with the same effect have in common."""
+    options = {name: index[name] for name in INDEX_OPTIONS if index.get(name)}
+    # The server moves the fields of a text index to its weights.
+    fields = [(name, kind) for name, kind in index["key"].items() if name not in TEXT_FIELDS]
+    texts = {name: 1 for name, kind in fields if kind == TEXT}
+    return options | {
+        "key": [(name, kind) for name, kind in fields if kind != TEXT],
+        "weights": texts | dict(index.get("weights", {})),
+    }

@@ -20,7 +20,7 @@ from crawler.storage import change_events, outbox, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import ChannelState
 from crawler.storage.paging import aggregated_targets, resting
-from crawler.storage.site_targets import OVERDUE
+from crawler.storage.site_queries import OVERDUE
 from crawler.storage.targets import BY_TIME, watched
 from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints

@@ -45,7 +45,7 @@ DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once and never planned.
 ONCE: Document = {"post": {"$exists": True}}
 # Dead letters wait for the user (crawler/storage/runs.py), and so do muted targets
-# (crawler/storage/target_settings.py).
+# (crawler/storage/target_queries.py).
 MUTED: Document = {"muted_at": {"$exists": True}}
 ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
 # An index, see schema.py.

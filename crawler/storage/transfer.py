@@ -1,4 +1,4 @@
-"""Read all collections of a database byte for byte; replace them all or none; copy them.
+"""Whole collections, to replace or copy a database byte for byte, and to export in order.
 
 A restore first loads every collection under a temporary name, next to the current data. Then it
 sets a mark in `meta` and renames the collections. An interrupted load leaves the current data
@@ -7,6 +7,9 @@ all new data is already there (`schema.complete_restore`).
 
 While a copy to another server runs, `meta` of the new database has a mark, and no command opens
 that database. After an interrupted copy, the next one starts from scratch.
+
+Documents of an export are decoded with naive times in UTC, which takes a third of the time of aware
+ones.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, cast
 
-from bson.codec_options import CodecOptions
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
 from crawler.config import Config
@@ -30,20 +37,22 @@ from crawler.storage.client import (
     Document,
     check_reachable,
     in_async_batches,
+    in_batches,
     in_short,
     open_client,
     with_database,
     without_password,
 )
-from crawler.storage.health import TEST, index_definitions
 from crawler.storage.schema import (
     COPYING,
     RESTORED,
     RESTORING,
+    TEST,
     collection_options,
     complete_restore,
     create_collections,
     create_indexes,
+    index_definitions,
     prepare,
 )
 from crawler.storage.validators import VALIDATORS
@@ -66,6 +75,13 @@ OPTIONS = (
     "storageEngine",
 )  # fmt: skip
 RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
+# Maximum number of documents in a batch of an export; the server also limits a batch to 16 MB.
+EXPORT_BATCH = 10_000
+DAY = timedelta(days=1)
+FIRST_DAY = datetime.min.replace(tzinfo=UTC)
+SIZE_BYTES = 4
+# Times that Python cannot represent become its first or last time.
+NAIVE: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_CLAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,3 +374,117 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
 def _to_copy(collection: str) -> Document:
     """Return a query for the documents to copy, which excludes the source's version."""
     return {"_id": {"$ne": META["_id"]}} if collection == "meta" else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a collection.
+
+    spider: only documents of this spider; None: of all spiders
+    time:   field of the times `since` (inclusive) and `until` (exclusive), by which the documents
+            are ordered; None: all documents, ordered by `_id`
+    """
+
+    spider: str | None
+    time: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def query(self) -> Document:
+        """Return the query for the documents."""
+        query: Document = {} if self.spider is None else {"spider": self.spider}
+        limits = {"$gte": self.since, "$lt": self.until}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if self.time is not None and limits:
+            query[self.time] = limits
+        elif self.time is None and self.spider is not None:
+            # These `_id`s begin with the spider and a space. The index has them in order.
+            query["_id"] = {"$gte": f"{self.spider} ", "$lt": f"{self.spider}!"}
+        return query
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """Return the sort order, which is complete, so that the same data is read the same way."""
+        times = [] if self.time is None else [(self.time, ASCENDING)]
+        return [*times, ("_id", ASCENDING)]
+
+
+async def spiders_of(db: Database, collection: str) -> list[str]:
+    """Return the names of the spiders that have documents in a collection."""
+    return sorted(await db[collection].distinct("spider"))
+
+
+async def count_by_day(
+    db: Database, collection: str, spider: str, time: str, since: datetime | None
+) -> dict[date, int]:
+    """Return the number of a spider's documents for each UTC day with documents, in order.
+
+    since: start of the first day; None: all days
+
+    Only the index of spider and time is read. Counting its keys day by day takes a third of the
+    time of grouping them.
+    """
+    counts: dict[date, int] = {}
+    start = since or FIRST_DAY
+    while True:
+        later = Span(spider, time, start)
+        nearest = await db[collection].find_one(later.query, {time: 1}, sort=later.order[:1])
+        if nearest is None:
+            return counts
+        start = nearest[time].replace(hour=0, minute=0, second=0, microsecond=0)
+        count = 1
+        while count:
+            until = start + DAY
+            count = await db[collection].count_documents(Span(spider, time, start, until).query)
+            if count:
+                counts[start.date()] = count
+            start = until
+
+
+async def count_after(db: Database, collection: str, span: Span, time: str) -> int:
+    """Return the number of documents of a span after a time in ISO format, by an index only."""
+    assert span.time is not None
+    later = {span.time: {"$gt": datetime.fromisoformat(time)}}
+    return await db[collection].count_documents({"$and": [span.query, later]})
+
+
+async def stored_keys(db: Database, collection: str, keys: Sequence[Any]) -> set[Any]:
+    """Return those of some `_id`s that are stored."""
+    stored: set[Any] = set()
+    for some in in_batches(keys, EXPORT_BATCH):
+        cursor = db[collection].find({"_id": {"$in": some}}, {"_id": 1})
+        stored.update([row["_id"] async for row in cursor])
+    return stored
+
+
+async def read_raw(
+    db: Database, collection: str, span: Span, fields: Sequence[str]
+) -> AsyncIterator[bytes]:
+    """Yield the documents of a span in order, in batches of concatenated BSON.
+
+    Without an index in this order, the server sorts, on disk if the data does not fit into memory.
+    """
+    cursor = db[collection].find_raw_batches(
+        span.query,
+        dict.fromkeys(fields, 1),
+        sort=span.order,
+        batch_size=EXPORT_BATCH,
+        allow_disk_use=True,
+    )
+    async with cursor:
+        async for batch in cursor:
+            # The driver annotates the batches as documents.
+            yield cast(bytes, batch)
+
+
+def decoded(batch: bytes) -> tuple[list[Document], list[int]]:
+    """Return the documents of a batch, and the size of each one in bytes of BSON."""
+    sizes: list[int] = []
+    position, end = 0, len(batch)
+    while position < end:
+        size = int.from_bytes(batch[position : position + SIZE_BYTES], "little")
+        sizes.append(size)
+        position += size
+    documents: list[Any] = bson.decode_all(batch, NAIVE)
+    return documents, sizes

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope as ASGIScope
 
-from crawler.storage.accounts import credentials, users
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
@@ -138,13 +138,11 @@ async def _user_of(request: Request, token: str | None) -> User | None:
                 raise HTTPException(
                     403, "Tokens are for /api/v1 and /metrics. Sign in to see pages"
                 )
-            valid = await credentials.find_token(store.db, token, now)
+            valid = await users.find_token(store.db, token, now)
             user = await users.find(store.db, valid.user) if valid else None
             return User(user.name, user.role, scopes=valid.scopes) if valid and user else None
         session = request.cookies.get(session_cookie(request))
-        if session is not None and (
-            name := await credentials.user_of_session(store.db, session, now)
-        ):
+        if session is not None and (name := await users.user_of_session(store.db, session, now)):
             user = await users.find(store.db, name)
             return User(user.name, user.role, session) if user else None
         if not request.app.state.options.is_private or await users.any_exists(store.db):
@@ -208,7 +206,7 @@ def csrf_token(request: Request) -> str:
     """
     secret = _secret_of_browser(request)
     if secret is None:
-        secret = request.state.new_guest = secrets.token_urlsafe(credentials.ID_BYTES)
+        secret = request.state.new_guest = secrets.token_urlsafe(users.ID_BYTES)
     return _csrf(secret)
 
 
@@ -233,7 +231,7 @@ def set_guest_cookie(request: Request, response: Response) -> None:
 
 def set_session_cookie(request: Request, response: Response, session: str) -> None:
     """Add the cookie of a new session."""
-    seconds = int(credentials.LONGEST.total_seconds())
+    seconds = int(users.LONGEST.total_seconds())
     _set_cookie(request, response, session_cookie(request), session, seconds)
 
 

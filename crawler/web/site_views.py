@@ -33,11 +33,11 @@ from crawler.reports.site_history import (
     site_profile,
 )
 from crawler.reports.sites import BoardSite, FailureGroup, RunningSite, SiteFilter
-from crawler.storage import alarms, due, leases, overview, site_targets, sites
+from crawler.storage import alarms, due, leases, site_queries, sites
 from crawler.storage.alarms import AlarmReport
 from crawler.storage.client import Store, raising_unreachable
-from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
+from crawler.storage.site_queries import SiteState
 from crawler.storage.sites import Site
 from crawler.utils.process import end_tasks
 from crawler.web.commands import Crawl, Crawls
@@ -83,8 +83,8 @@ async def board(
 ) -> Board:
     """Return the sites that fulfill conditions, by name. after: last name of the page before."""
     marks = await sites.marks(store.db)
-    names = await overview.site_names(store.db)
-    none = overview.NO_MARKS
+    names = await site_queries.site_names(store.db)
+    none = site_queries.NO_MARKS
     chosen = [
         name
         for name in names
@@ -102,7 +102,7 @@ async def board_sites(
     """Return the rows of some sites, in their order."""
     figures: Figures = app.state.figures
     counts: VisitCounts = app.state.visit_counts
-    states = await overview.states_of(store.db, list(names))
+    states = await site_queries.states_of(store.db, list(names))
     running = await reports.running_names(store.db)
     open_alarms = await alarms.count_open(store.db, names)
 
@@ -160,7 +160,7 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     db, name = store.db, site.name
 
     changes: ChangeCounts = app.state.change_counts
-    state = await overview.state_of(db, name)
+    state = await site_queries.state_of(db, name)
     version = state.started, state.finished
 
     async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:
@@ -171,7 +171,7 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
         board_sites(app, store, now, [name]),
         alarms.open_alarms(db, [name], MAX_ALARMS),
         figures.get(("paused", name), lambda: due.held(db, name, now, now), version=version),
-        figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
+        figures.get(("kinds", name), lambda: site_queries.kinds_of(db, name)),
         figures.get(("failures", name), lambda: reports.failures_of(db, name)),
         of_run("profile", lambda: site_profile(db, site, now, changes)),
         of_run("freshness", lambda: freshness_by_day(db, site, now)),

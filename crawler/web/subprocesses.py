@@ -349,7 +349,7 @@ async def explained(config: Config, key: str, sandbox: Sandbox) -> Explanation:
 
 def _explain(config: Config, key: str) -> Explanation:
     from crawler.planning.explain import explain_target
-    from crawler.storage.target_settings import find
+    from crawler.storage.target_queries import find
 
     async def explain() -> Explanation:
         async with opened(config) as db:

@@ -20,7 +20,7 @@ from typing import Self
 import psutil
 from pymongo import AsyncMongoClient
 
-from crawler.storage.invariants import check
+from crawler.storage.health import check
 from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
 from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
 from tests.faults.relay import Relay

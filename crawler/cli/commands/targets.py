@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
     from crawler.storage.target_queries import TargetCounts, TargetState
 
-# Descriptions of the values of `crawler.storage.site_targets.TargetStatus` that have an option.
+# Descriptions of the values of `crawler.storage.site_queries.TargetStatus` that have an option.
 STATES_LISTED = {
     "error": "whose last visit failed",
     "due": "that are due",
@@ -166,17 +166,17 @@ def _print_counts(config: Config, opts: argparse.Namespace) -> None:
 
 
 def _print_list(config: Config, opts: argparse.Namespace) -> None:
-    from crawler.storage import site_targets, target_queries, targets
+    from crawler.storage import site_queries, target_queries, targets
 
     now = config.clock.now
-    status = None if opts.state is None else site_targets.TargetStatus(opts.state)
-    wanted = site_targets.TargetFilter(status=status, text=opts.match)
+    status = None if opts.state is None else site_queries.TargetStatus(opts.state)
+    wanted = site_queries.TargetFilter(status=status, text=opts.match)
 
     async def read(db: Database) -> tuple[list[TargetState], int]:
         spiders = await targets.spiders(db)
         if opts.spider is not None and opts.spider not in spiders:
             raise no_targets(opts.spider, spiders)
-        indexed, order, rest = site_targets.query_of(opts.spider, wanted, now(), spiders)
+        indexed, order, rest = site_queries.query_of(opts.spider, wanted, now(), spiders)
         query = {"$and": [indexed, rest]}
         rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
         return rows, await target_queries.count(db, query)
@@ -246,7 +246,7 @@ def limits_options(parser: argparse.ArgumentParser) -> None:
 def run_recheck(config: Config, opts: argparse.Namespace) -> None:
     """Make targets due, including dead-lettered ones; none if one of them cannot be visited."""
     from crawler.reports.target import refusal_to_recheck
-    from crawler.storage import target_settings
+    from crawler.storage import target_queries
 
     now = config.clock.now()
 
@@ -254,29 +254,29 @@ def run_recheck(config: Config, opts: argparse.Namespace) -> None:
         reason = refusal_to_recheck(target)
         return reason and f"this target cannot be visited: {reason}"
 
-    _run(config, opts, lambda db, row: target_settings.make_due(db, row["_id"], now), refusal)
+    _run(config, opts, lambda db, row: target_queries.make_due(db, row["_id"], now), refusal)
 
 
 def run_mute(config: Config, opts: argparse.Namespace) -> None:
     """Stop the visits of targets."""
-    from crawler.storage import target_settings
+    from crawler.storage import target_queries
 
     now = config.clock.now()
-    _run(config, opts, lambda db, row: target_settings.mute(db, row["_id"], now))
+    _run(config, opts, lambda db, row: target_queries.mute(db, row["_id"], now))
 
 
 def run_unmute(config: Config, opts: argparse.Namespace) -> None:
     """Make muted targets due; targets that are not muted stay as they are."""
-    from crawler.storage import target_settings
+    from crawler.storage import target_queries
 
     now = config.clock.now()
-    _run(config, opts, lambda db, row: target_settings.unmute(db, row["_id"], now))
+    _run(config, opts, lambda db, row: target_queries.unmute(db, row["_id"], now))
 
 
 def run_limits(config: Config, opts: argparse.Namespace) -> None:
     """Set the given limits of targets, and print all of them."""
     from crawler.reports.target import limits_of, problems_of_limits
-    from crawler.storage import target_settings
+    from crawler.storage import target_queries
 
     given = {
         name: None if text == NONE else option(hours, text, flag)
@@ -297,7 +297,7 @@ def run_limits(config: Config, opts: argparse.Namespace) -> None:
         return None
 
     async def change(db: Database, target: Document) -> None:
-        await target_settings.set_limits(db, target["_id"], **wanted(target))
+        await target_queries.set_limits(db, target["_id"], **wanted(target))
 
     _run(config, opts, change if given else None, refusal if given else None)
 
@@ -313,7 +313,7 @@ def _run(
     refusal: returns the reason why a target cannot be changed; in that case, none is changed
     """
     from crawler.reports.target import report_of
-    from crawler.storage import target_settings
+    from crawler.storage import target_queries
     from crawler.storage.target_queries import target_of
 
     async def work(db: Database) -> list[TargetReport]:
@@ -323,7 +323,7 @@ def _run(
                 raise ConfigError(f"{row['url']}: {problem}")
         if change is not None:
             await asyncio.gather(*(change(db, row) for row in rows))
-        stored = [await target_settings.find(db, row["_id"]) for row in rows]
+        stored = [await target_queries.find(db, row["_id"]) for row in rows]
         return [report_of(row) for row in stored if row is not None]
 
     reports = with_database(config, work)

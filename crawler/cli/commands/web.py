@@ -45,7 +45,7 @@ class Command(ActionsCommand):
         "scrapy web user passwd NAME --json": "crawler.cli.web_accounts.ChangedUser",
         "scrapy web user remove NAME --json": "crawler.cli.web_accounts.ChangedUser",
         "scrapy web token add NAME --json": "crawler.cli.web_accounts.NewToken",
-        "scrapy web token list --json": "list[crawler.storage.accounts.credentials.TokenRow]",
+        "scrapy web token list --json": "list[crawler.storage.accounts.users.TokenRow]",
         "scrapy web token revoke ID --json": "crawler.cli.web_accounts.RevokedToken",
     }
 

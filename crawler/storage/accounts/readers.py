@@ -18,8 +18,8 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.posts import id_of
 from crawler.errors import Busy, ConfigError
-from crawler.storage.accounts.credentials import ID_BYTES, digest
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, MAX_SITES
+from crawler.storage.accounts.users import ID_BYTES, digest
 from crawler.storage.client import Database, Document
 from crawler.utils.regex import compiled
 
@@ -214,8 +214,3 @@ async def of_feed(db: Database, secret: str) -> Reader | None:
     """Return the reader of a feed; None if the secret was replaced or never existed."""
     row = await db.readers.find_one({"feed.token": digest(secret)})
     return Reader.of(row) if row else None
-
-
-async def forget(db: Database, name: str) -> None:
-    """Remove a reader."""
-    await db.readers.delete_one({"_id": name})

@@ -15,7 +15,7 @@ from crawler.dedup.posts import id_of
 from crawler.dedup.sketch import Scheme, Sketch, scheme_of
 from crawler.storage import targets
 from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.dedup import candidates, signatures
+from crawler.storage.dedup import signatures
 from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
 from crawler.storage.paging import Key, later, read_page
@@ -277,7 +277,7 @@ async def posts_named(
     query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
     if spider is not None:
         query["spider"] = spider
-    fields = {*candidates.FIELDS, *SHOWN, "url"}
+    fields = {*signatures.POST_FIELDS, *SHOWN, "url"}
     return await db.posts.find(query, fields).sort("_id").to_list(None)
 
 

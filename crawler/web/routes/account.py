@@ -15,10 +15,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import credentials, users
-from crawler.storage.accounts.credentials import TokenRow
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role
-from crawler.storage.accounts.users import UserRow
+from crawler.storage.accounts.users import TokenRow, UserRow
 from crawler.storage.client import Store
 from crawler.web import passwords
 from crawler.web.auth import (
@@ -80,8 +79,8 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     limit.succeeded(*keys)
     # Always a new id, to prevent session fixation.
     if old := request.cookies.get(session_cookie(request)):
-        await credentials.end_session(store.db, old)
-    session = await credentials.begin_session(store.db, user.name, now)
+        await users.end_session(store.db, old)
+    session = await users.begin_session(store.db, user.name, now)
     request.state.user = User(user.name, user.role, session)
     response = redirect_to(request, form["next"])
     set_session_cookie(request, response, session)
@@ -97,7 +96,7 @@ def _form_again(request: Request, form: Form, status: int) -> Response:
 async def sign_out(request: Request, user: UserDep, store: StoreDep) -> Response:
     """End the session of this browser."""
     if user.session is not None:
-        await credentials.end_session(store.db, user.session)
+        await users.end_session(store.db, user.session)
     response = redirect(request, "account.sign_in")
     delete_session_cookie(request, response)
     return response
@@ -112,7 +111,7 @@ async def index(request: Request, user: UserDep, store: StoreDep) -> Response:
 async def _account_page(
     request: Request, user: User, store: StoreDep, form: Form, status: int = 200
 ) -> Response:
-    own = await credentials.tokens_of(store.db, user.name)
+    own = await users.tokens_of(store.db, user.name)
     return page(request, "account/index.html", status=status, form=form, tokens=own)
 
 
@@ -129,7 +128,7 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
         return await _account_page(request, user, store, form, 422)
     await users.set_password(store.db, user.name, new_hash, now)
     # The old session ended with the password.
-    session = await credentials.begin_session(store.db, user.name, now)
+    session = await users.begin_session(store.db, user.name, now)
     response = redirect(request, "account.index")
     set_session_cookie(request, response, session)
     return response
@@ -140,7 +139,7 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
 async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Revoke an API token of the signed-in user."""
     form = await Form.read(request)
-    token = await credentials.revoke_token(store.db, form["token"], user.name)
+    token = await users.revoke_token(store.db, form["token"], user.name)
     request.state.audit = token.in_words
     return redirect(request, "account.index")
 
@@ -230,7 +229,7 @@ async def users_page(request: Request, user: EditorDep, store: StoreDep) -> Resp
 async def _users_page(request: Request, store: Store, form: Form, status: int = 200) -> Response:
     return page(
         request, "users/index.html", status=status, form=form, roles=list(Role),
-        everyone=await users.everyone(store.db), tokens=await credentials.tokens_of(store.db),
+        everyone=await users.everyone(store.db), tokens=await users.tokens_of(store.db),
     )  # fmt: skip
 
 
@@ -271,7 +270,7 @@ async def _user_page(
     shown = await users.find(store.db, name)
     if shown is None:
         raise not_found(f"User {name[:64]!r}")
-    user_tokens = await credentials.tokens_of(store.db, shown.name)
+    user_tokens = await users.tokens_of(store.db, shown.name)
     return page(
         request, "users/user.html", status=status, form=form, shown=shown, roles=list(Role),
         tokens=user_tokens,
@@ -335,7 +334,7 @@ async def remove_user(request: Request, user: EditorDep, store: StoreDep, name: 
 async def revoke_any(request: Request, _: EditorDep, store: StoreDep) -> Response:
     """Revoke an API token of any user."""
     form = await Form.read(request)
-    token = await credentials.revoke_token(store.db, form["token"])
+    token = await users.revoke_token(store.db, form["token"])
     request.state.audit = token.in_words
     return redirect(request, "users.index")
 
@@ -350,13 +349,13 @@ async def users_api(_: EditorDep, store: StoreDep) -> Users:
 @api.get("/tokens", name="users.api_tokens", tags=["users"])
 async def tokens_api(_: EditorDep, store: StoreDep) -> Tokens:
     """Return the API tokens of all users, without their secrets."""
-    return Tokens(tokens=[token.row for token in await credentials.tokens_of(store.db)])
+    return Tokens(tokens=[token.row for token in await users.tokens_of(store.db)])
 
 
 @api.delete("/tokens/{token_id}", name="users.api_revoke", tags=["users"])
 async def revoke_api(request: Request, _: EditorDep, store: StoreDep, token_id: str) -> TokenRow:
     """Revoke an API token."""
-    token = await credentials.revoke_token(store.db, token_id)
+    token = await users.revoke_token(store.db, token_id)
     request.state.audit = token.in_words
     return token.row
 

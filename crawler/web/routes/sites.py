@@ -17,7 +17,7 @@ from crawler.reports.sites import SiteMarks
 from crawler.storage import sites
 from crawler.storage.accounts import readers
 from crawler.storage.client import Store
-from crawler.storage.site_targets import Sorting, TargetFilter, TargetStatus, page_of_targets
+from crawler.storage.site_queries import Sorting, TargetFilter, TargetStatus, page_of_targets
 from crawler.storage.sites import Site
 from crawler.storage.target_queries import TargetState
 from crawler.web import charts, site_views

@@ -17,7 +17,7 @@ from crawler.reports import target, version_diff
 from crawler.reports.history import VisitRow, visit_row
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
 from crawler.reports.version_diff import StoredVersion, VersionDiff
-from crawler.storage import posts, target_settings, visits
+from crawler.storage import posts, target_queries, visits
 from crawler.storage.client import Document
 from crawler.utils.urls import target_id
 from crawler.web import charts
@@ -195,14 +195,14 @@ async def recheck(request: Request, store: StoreDep, document: TargetDep, now: N
 @router.post("/targets/{target_id}/mute", name="targets.mute")
 async def mute(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
     """Stop the visits of the target."""
-    await target_settings.mute(store.db, document["_id"], now)
+    await target_queries.mute(store.db, document["_id"], now)
     return _done(request, document, "mute")
 
 
 @router.post("/targets/{target_id}/unmute", name="targets.unmute")
 async def unmute(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
     """Unmute the target; return to the list whose button was used, or to the target."""
-    await target_settings.unmute(store.db, document["_id"], now)
+    await target_queries.unmute(store.db, document["_id"], now)
     form = await Form.read(request)
     return (
         redirect_to(request, form["back"]) if form["back"] else _done(request, document, "unmute")
@@ -225,7 +225,7 @@ async def limits(request: Request, store: StoreDep, document: TargetDep) -> Resp
             form.reject(name, problem)
     if not form.is_valid:
         return await _target_page(request, store, document, Place(50, None), [], form)
-    await target_settings.set_limits(store.db, document["_id"], **limits)
+    await target_queries.set_limits(store.db, document["_id"], **limits)
     return _done(request, document, "limits")
 
 
@@ -269,7 +269,7 @@ def _redirect(request: Request, route: str, target_id: str, **query: str) -> Res
 async def _recheck(store: StoreDep, document: Document, now: datetime) -> None:
     if reason := target.refusal_to_recheck(document):
         raise HTTPException(409, f"This target cannot be visited: {reason}")
-    await target_settings.make_due(store.db, document["_id"], now)
+    await target_queries.make_due(store.db, document["_id"], now)
 
 
 # JSON
@@ -349,14 +349,14 @@ async def api_recheck(store: StoreDep, document: TargetDep, now: NowDep) -> Targ
 @api.post("/{target_id}/mute", name="targets.api_mute")
 async def api_mute(store: StoreDep, document: TargetDep, now: NowDep) -> TargetReport:
     """Stop the visits of a target until it is unmuted."""
-    await target_settings.mute(store.db, document["_id"], now)
+    await target_queries.mute(store.db, document["_id"], now)
     return await _again(store, document)
 
 
 @api.post("/{target_id}/unmute", name="targets.api_unmute")
 async def api_unmute(store: StoreDep, document: TargetDep, now: NowDep) -> TargetReport:
     """Make a muted target due."""
-    await target_settings.unmute(store.db, document["_id"], now)
+    await target_queries.unmute(store.db, document["_id"], now)
     return await _again(store, document)
 
 
@@ -366,7 +366,7 @@ async def api_limits(store: StoreDep, document: TargetDep, given: Limits) -> Tar
     limits = IntervalLimits(min_hours=given.min_hours, max_hours=given.max_hours)
     for name, problem in target.problems_of_limits(document, limits, store.config).items():
         raise HTTPException(422, f"{name}: {problem}" if name else problem)
-    await target_settings.set_limits(store.db, document["_id"], **limits)
+    await target_queries.set_limits(store.db, document["_id"], **limits)
     return await _again(store, document)
 
 
@@ -382,7 +382,7 @@ async def api_forget(
 
 async def _again(store: StoreDep, document: Document) -> TargetReport:
     """Return the current state of a target."""
-    stored = await target_settings.find(store.db, document["_id"])
+    stored = await target_queries.find(store.db, document["_id"])
     if stored is None:
         raise not_found("target")
     return target.report_of(stored)

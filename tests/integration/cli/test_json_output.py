@@ -19,7 +19,7 @@ from scrapy.utils.project import get_project_settings
 
 from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
 from crawler.storage import outbox
-from crawler.storage.accounts import credentials, users
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.alarms import Silence, record_silences
 from crawler.storage.client import Database
@@ -222,7 +222,7 @@ def add_users(uri: str) -> str:
     async def work(db: Database) -> str:
         for name in ("anna", "berta"):
             await users.add(db, name, Role.EDITOR, "hash", now)
-        _, token = await credentials.add_token(db, "anna", "", [Scope.READ], now, None)
+        _, token = await users.add_token(db, "anna", "", [Scope.READ], now, None)
         return token.id
 
     token: str = on(uri, work)

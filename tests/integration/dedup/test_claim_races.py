@@ -20,7 +20,7 @@ from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.invariants import Invariant, check
+from crawler.storage.health import Invariant, check
 from tests.conftest import Databases
 from tests.faults.cutting import Cutter, Holder
 from tests.integration import claimers

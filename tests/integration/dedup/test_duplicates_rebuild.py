@@ -16,7 +16,6 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import Database, opened
 from crawler.storage.dedup import index
-from crawler.storage.dedup import rebuild as rebuilding
 from tests.integration.claiming import HOUR, NOW, edited, text
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding
@@ -159,8 +158,8 @@ def test_post_deleted_during_rebuild_is_in_no_cluster(posts: Db, freshet: Freshe
     async def compared() -> None:
         config = Config.load(mongo_uri=freshet.env["MONGO_URI"])
         async with opened(config) as db, index.as_stored(db, config) as registry:
-            assert await rebuilding.compare(db, registry, [gone, stays], NOW) == 2
-            await rebuilding.settle(db, registry, NOW)
+            assert await index.compare_again(db, registry, [gone, stays], NOW) == 2
+            await index.end_rebuild(db, registry, NOW)
 
     asyncio.run(compared())
     found = posts.posts.find_one({"_id": stays["_id"]})

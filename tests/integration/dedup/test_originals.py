@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crawler.dedup.posts import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates, claims, clusters, signatures
+from crawler.storage.dedup import claims, clusters, signatures
 from crawler.storage.dedup.signatures import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -270,7 +270,7 @@ def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, 
     async def claimed(database: Database, registry: Registry) -> None:
         await database.posts.insert_many(rows)
         for row in random.sample(rows, len(rows)):
-            post = candidates.candidate_of(row, registry.scheme)
+            post = signatures.candidate_of(row, registry.scheme)
             assert post is not None
             verdicts = await claims.claim(registry, [post], NOW)
             await clusters.show_verdicts(database, verdicts)

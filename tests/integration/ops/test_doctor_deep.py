@@ -12,7 +12,7 @@ import pytest
 from bson import ObjectId
 
 from crawler.dedup.posts import id_of
-from crawler.storage.invariants import Invariant
+from crawler.storage.health import Invariant
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text
 from tests.integration.dedup.test_duplicates_crawl import article, site
@@ -311,7 +311,7 @@ def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
 
     from pymongo import AsyncMongoClient
 
-    from crawler.storage.invariants import check
+    from crawler.storage.health import check
 
     db, uri = stored
     now = datetime(2026, 3, 2, tzinfo=UTC)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler.storage import target_settings
+from crawler.storage import target_queries
 from crawler.utils.time import NEVER
 from tests.integration.fetch.test_hints import begin, shelf
 from tests.integration.harness import Db, Freshet, Pages, Row, asked, target
@@ -42,8 +42,8 @@ def test_plan_honors_target_limits(stored: Stored, freshet: Freshet, policy: str
     put(db, uri, some_pages(20))
     replan(freshet, "--policy", policy, "--budget", "20")
     keys = [f"shop {SHOP}/item/{n}" for n in range(2)]
-    on(uri, lambda opened: target_settings.set_limits(opened, keys[0], None, 6.0))
-    on(uri, lambda opened: target_settings.set_limits(opened, keys[1], 14 * 24.0, None))
+    on(uri, lambda opened: target_queries.set_limits(opened, keys[0], None, 6.0))
+    on(uri, lambda opened: target_queries.set_limits(opened, keys[1], 14 * 24.0, None))
     replan(freshet, "--policy", policy)
     often, rarely = (of(db, n)["plan"] for n in range(2))
     if policy == "adaptive":
@@ -63,8 +63,8 @@ def test_muted_target_is_not_planned_and_frees_its_budget(stored: Stored, freshe
     put(db, uri, some_pages(10))
     assert replan(freshet, "--budget", "10")["targets"] == 10
     before = of(db, 1)["plan"]
-    assert on(uri, lambda opened: target_settings.mute(opened, f"shop {SHOP}/item/1", NOW))
-    assert not on(uri, lambda opened: target_settings.mute(opened, f"shop {SHOP}/item/1", NOW))
+    assert on(uri, lambda opened: target_queries.mute(opened, f"shop {SHOP}/item/1", NOW))
+    assert not on(uri, lambda opened: target_queries.mute(opened, f"shop {SHOP}/item/1", NOW))
     plan = replan(freshet, "--budget", "10")
     assert (plan["targets"], plan["budget_per_day"]) == (9, 10)
     muted = of(db, 1)
@@ -83,18 +83,18 @@ def test_limits_move_only_planned_visits(stored: Stored) -> None:
     put(db, uri, [page(f"{SHOP}/{name}", **own) for name, own in states.items()])
     before = {row["url"]: row["next_visit"] for row in db.targets.find()}
     for name in states:
-        on(uri, lambda opened, name=name: target_settings.set_limits(
+        on(uri, lambda opened, name=name: target_queries.set_limits(
             opened, f"shop {SHOP}/{name}", None, 2.0))  # fmt: skip
     after = {row["url"]: row["next_visit"] for row in db.targets.find()}
     moved = {url for url in before if before[url] != after[url]}
     assert moved == {f"{SHOP}/planned"}
     assert after[f"{SHOP}/planned"] == NOW + HOUR
-    assert not on(uri, lambda opened: target_settings.set_limits(opened, "shop x", 1.0, None))
+    assert not on(uri, lambda opened: target_queries.set_limits(opened, "shop x", 1.0, None))
 
 
 def set_limits(uri: str, pages: Pages, name: str, *hours: float | None) -> Any:
     key = f"pages {pages.url}/{name}"
-    return on(uri, lambda opened: target_settings.set_limits(opened, key, *hours))
+    return on(uri, lambda opened: target_queries.set_limits(opened, key, *hours))
 
 
 def test_crawl_honors_target_limits(stored: Stored, freshet: Freshet, pages: Pages) -> None:
@@ -130,14 +130,14 @@ def test_a_crawl_does_not_visit_muted_targets(
     db, uri = stored
     wrapper = begin(freshet, pages)
     key = f"pages {pages.url}/item-jug.html"
-    on(uri, lambda opened: target_settings.mute(opened, key, NOW))
+    on(uri, lambda opened: target_queries.mute(opened, key, NOW))
     pages.item("item-jug.html", "jug at £4")
     shelf(pages, {"cup": "£5", "jug": "£4"})
     freshet.crawl(wrapper, hours=100)
     assert asked(pages) == {"/list.html": 1, "/item-cup.html": 1}
     muted = target(db, f"{pages.url}/item-jug.html")
     assert muted["next_visit"] == NEVER, "a change hint makes a muted target due"
-    assert on(uri, lambda opened: target_settings.unmute(opened, key, BEGIN))
+    assert on(uri, lambda opened: target_queries.unmute(opened, key, BEGIN))
     pages.clear_log()
     freshet.crawl(wrapper, hours=101)
     assert "/item-jug.html" in asked(pages)

@@ -14,7 +14,7 @@ import pytest
 from crawler.items import Target, Visit
 from crawler.storage import recovery
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.invariants import Report, check
+from crawler.storage.health import Report, check
 from tests.faults.cutting import Cutter, Holder
 from tests.faults.servers import Redis
 from tests.integration.claiming import edited, text

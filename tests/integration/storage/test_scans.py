@@ -14,7 +14,7 @@ from crawler.items import Kind
 from crawler.planning import explain
 from crawler.planning.explanation import Explanation
 from crawler.planning.report import requests
-from crawler.storage import histories, paging, plans, site_targets, stats
+from crawler.storage import histories, paging, plans, site_queries, stats
 from crawler.storage.client import Database
 from tests.integration.harness import Db, Row
 from tests.integration.known_pages import NOW, on, page, put
@@ -62,7 +62,7 @@ def test_each_target_is_in_exactly_one_part(filled: str) -> None:
 
 
 def test_site_profile_equals_single_queries(filled: str) -> None:
-    found = on(filled, lambda db: site_targets.profile_of(db, "shop"))
+    found = on(filled, lambda db: site_queries.profile_of(db, "shop"))
     assert found.categories == {"all": N} | dict(
         sorted(Counter(f"part {n % 4}" for n in range(N)).items(), key=lambda row: -row[1])
     )
@@ -74,8 +74,8 @@ def test_site_profile_equals_single_queries(filled: str) -> None:
 
 
 def test_profile_keeps_the_largest_categories(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_targets, "MAX_CATEGORIES", 3)
-    found = on(filled, lambda db: site_targets.profile_of(db, "shop"))
+    monkeypatch.setattr(site_queries, "MAX_CATEGORIES", 3)
+    found = on(filled, lambda db: site_queries.profile_of(db, "shop"))
     assert found.categories == {"all": N, "part 0": 15, "part 1": 14}
 
 

@@ -11,7 +11,7 @@ import pytest
 from crawler.items import Kind
 from crawler.storage import target_queries
 from crawler.storage.client import Database
-from crawler.storage.site_targets import TargetFilter, TargetStatus, query_of
+from crawler.storage.site_queries import TargetFilter, TargetStatus, query_of
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run

@@ -21,7 +21,7 @@ from crawler.reports.inbox import Filters, read_inbox
 from crawler.reports.inbox_entries import field_change
 from crawler.reports.net_changes import difference_of, similar_edits
 from crawler.storage import change_events
-from crawler.storage.accounts import credentials
+from crawler.storage.accounts import users
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, Scope
 from crawler.storage.client import opened
@@ -651,9 +651,7 @@ def test_feed_ends_with_its_user_or_with_the_first_user(
 def test_read_only_token_cannot_mark_changes(anna: Browser, database: Db, stored: Any) -> None:
     now = datetime.now(UTC)
     for scopes, status in (([Scope.READ], 403), ([Scope.READ, Scope.WRITE], 204)):
-        secret, _ = on(
-            stored[1], lambda db, s=scopes: credentials.add_token(db, "anna", "x", s, now)
-        )
+        secret, _ = on(stored[1], lambda db, s=scopes: users.add_token(db, "anna", "x", s, now))
         headers = {"Authorization": f"Bearer {secret}"}
         assert (
             anna.request("POST", "/api/v1/changes/read-all", json={}, headers=headers).status_code

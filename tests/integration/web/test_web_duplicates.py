@@ -12,7 +12,7 @@ import pytest
 from crawler.config import Config
 from crawler.storage.client import opened
 from crawler.storage.dedup import queries
-from crawler.storage.dedup.candidates import candidates_of
+from crawler.storage.dedup.signatures import candidates_of
 from tests.integration.claiming import HOUR, NOW, SCHEME, edited, index, stored, text
 from tests.integration.harness import Db
 from tests.integration.web.browser import Browser

@@ -13,7 +13,7 @@ import pytest
 
 from crawler.reports.feed_reader import feeds_page
 from crawler.reports.site_history import ChangeCounts, HourVisits, VisitCounts
-from crawler.storage import change_events, overview
+from crawler.storage import change_events, site_queries
 from crawler.storage.accounts import users
 from crawler.storage.paging import Key, Order, read_page
 from crawler.storage.sites import Site
@@ -122,7 +122,7 @@ def test_site_states_examine_few_index_keys(stored: tuple[Db, str]) -> None:
     )
     names = ["shop", "feeds", "off", "none"]
     with examined(db) as queries:
-        shop, feeds, off, none = on(uri, lambda database: overview.states_of(database, names))
+        shop, feeds, off, none = on(uri, lambda database: site_queries.states_of(database, names))
     assert (shop.kind, shop.next_visit, shop.started, shop.counts) == (
         "item", NOW + HOUR, NOW - HOUR, {"visits": 1},
     )  # fmt: skip

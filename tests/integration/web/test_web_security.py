@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 
 from crawler.config import Config
-from crawler.storage.accounts import credentials
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Scope
 from crawler.storage.client import opened
 from crawler.web import passwords
@@ -153,13 +153,13 @@ def test_sign_in_replaces_the_session(browsers: Browsers, anna: Browser) -> None
 def test_active_session_ends_after_its_maximum_age(stored: tuple[Db, str]) -> None:
     async def days() -> int:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
-            session = await credentials.begin_session(db, "anna", NOW)
+            session = await users.begin_session(db, "anna", NOW)
             for day in range(100):
-                if not await credentials.user_of_session(db, session, NOW + timedelta(days=day)):
+                if not await users.user_of_session(db, session, NOW + timedelta(days=day)):
                     return day
         return 100
 
-    assert asyncio.run(days()) == credentials.LONGEST.days
+    assert asyncio.run(days()) == users.LONGEST.days
 
 
 def test_signing_out_ends_the_session_on_the_server(anna: Browser, database: Db) -> None:
@@ -395,8 +395,8 @@ def test_api_tokens_are_limited_by_role_and_scope(
                 ("read", "anna", [Scope.READ]), ("write", "anna", list(Scope)),
                 ("vic", "vic", list(Scope)),
             ):  # fmt: skip
-                made[name], _ = await credentials.add_token(db, user, name, scopes, NOW)
-            made["old"], _ = await credentials.add_token(db, "anna", "old", [Scope.READ], NOW, NOW)
+                made[name], _ = await users.add_token(db, user, name, scopes, NOW)
+            made["old"], _ = await users.add_token(db, "anna", "old", [Scope.READ], NOW, NOW)
         return made
 
     secrets = asyncio.run(make())
@@ -421,7 +421,7 @@ def test_read_only_tokens_reach_no_write_routes(browsers: Browsers, stored: tupl
     async def make() -> list[str]:
         async with opened(browsers.app.state.database.config) as db:
             return [
-                (await credentials.add_token(db, user, "x", [Scope.READ], NOW))[0]
+                (await users.add_token(db, user, "x", [Scope.READ], NOW))[0]
                 for user in ("anna", "vic")
             ]
 

@@ -18,10 +18,9 @@ import pytest
 from crawler.config import Config
 from crawler.reports.site_history import category_tree, freshness_by_day
 from crawler.reports.sites import tags_of
-from crawler.storage import site_targets
+from crawler.storage import site_queries
 from crawler.storage.client import opened
-from crawler.storage.overview import spans_of_hour
-from crawler.storage.site_targets import TargetFilter, TargetStatus
+from crawler.storage.site_queries import TargetFilter, TargetStatus, spans_of_hour
 from crawler.storage.sites import Site
 from crawler.utils.time import NEVER
 from crawler.web import charts
@@ -225,7 +224,7 @@ def test_muted_targets_and_patterns_are_listed_and_unmuted(local: Browser, datab
 def test_search_stops_at_its_limit_and_continues(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_targets, "MAX_SCANNED", 10)
+    monkeypatch.setattr(site_queries, "MAX_SCANNED", 10)
     for number in range(35):
         put_target(database, "shop", f"http://a/{number:02}{'x' if number in (5, 34) else ''}")
     path, found, pages = "/api/v1/sites/shop/targets?q=x", [], 0
@@ -247,16 +246,16 @@ def test_lists_use_indexes(database: Db) -> None:
             consecutive_errors=1, gone=number % 2 == 0, muted_at=NOW,
         )  # fmt: skip
     for wanted in (
-        TargetFilter(), TargetFilter(category="c"), TargetFilter(kind=site_targets.Kind.ITEM),
-        TargetFilter(sorting=site_targets.Sorting.LATEST),
+        TargetFilter(), TargetFilter(category="c"), TargetFilter(kind=site_queries.Kind.ITEM),
+        TargetFilter(sorting=site_queries.Sorting.LATEST),
         *(TargetFilter(status=each) for each in TargetStatus),
     ):  # fmt: skip
-        indexed, order, _ = site_targets.query_of("shop", wanted, NOW)
+        indexed, order, _ = site_queries.query_of("shop", wanted, NOW)
         whole = list(database.targets.find(indexed).sort(order))
         for key in (None, tuple(whole[20][name] for name, _ in order)):
             query = indexed
             if key is not None:
-                query = {"$and": [indexed, site_targets.later(order, key)]}
+                query = {"$and": [indexed, site_queries.later(order, key)]}
             found = database.targets.find(query).sort(order).limit(10)
             stats = found.explain()
             plan = json.dumps(stats["queryPlanner"]["winningPlan"])

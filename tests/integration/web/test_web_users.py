@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import credentials, users
+from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Scope
 from crawler.storage.client import opened
 from crawler.web import passwords
@@ -31,7 +31,7 @@ def add_token(browsers: Browsers, user: str, *scopes: Scope) -> tuple[str, str]:
     async def work() -> tuple[str, str]:
         async with opened(browsers.app.state.database.config) as db:
             now = datetime.now(UTC)
-            secret, token = await credentials.add_token(db, user, "<b>backup</b>", scopes, now)
+            secret, token = await users.add_token(db, user, "<b>backup</b>", scopes, now)
             return secret, token.id
 
     return asyncio.run(work())

@@ -16,16 +16,16 @@ from crawler.config import PROJECT, Config, UnknownVariable
 from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
 from crawler.notify.rounds import NotifyStatus
-from crawler.ops import doctor, doctor_servers, doctor_sites
+from crawler.ops import doctor, doctor_servers
 from crawler.ops.findings import Finding, Status, doctor_report, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
 from crawler.storage import outbox
 from crawler.storage.client import VERSION
-from crawler.storage.health import IndexProblem
 from crawler.storage.health import Server as Mongo
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer as Redis
 from crawler.storage.runs import Fetches, LastRun
+from crawler.storage.schema import IndexProblem
 from spiders.probe import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -200,7 +200,7 @@ def test_unknown_variables_are_reported_with_suggestions() -> None:
         UnknownVariable("FRESHET_BUGDET", "", "FRESHET_BUDGET"),
         UnknownVariable("FRESHET_XYZZY", "", None),
     ]
-    findings = list(doctor_sites.judge_variables(unknown))
+    findings = list(doctor.judge_variables(unknown))
     assert [(finding.found, finding.fix) for finding in findings] == [
         ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
         ("FRESHET_XYZZY is not a Freshet setting", "see docs/reference/settings.md"),
@@ -225,20 +225,20 @@ def test_unknown_variables_are_reported_with_suggestions() -> None:
 )
 def test_questionable_settings_are_warnings(given: dict[str, object], message: str) -> None:
     config = Config.load(**{"contact": "a@b.example", "mongo_uri": None} | given)
-    (finding,) = doctor_sites.judge_settings(config)
+    (finding,) = doctor.judge_settings(config)
     assert finding.status is WARNING
     assert message in finding.found
 
 
 def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
-    (finding,) = doctor_sites.check_settings(config)
+    (finding,) = doctor.check_settings(config)
     assert finding.status is OK
     assert finding.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
 
 
 def test_env_file_key_without_a_value_is_reported() -> None:
-    (finding,) = doctor_sites.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
+    (finding,) = doctor.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
     assert finding.found.endswith(".env: freshet_budget has no value")
 
 
@@ -420,7 +420,7 @@ def answer(text: str, status: int = 200) -> Answer:
     ],
 )  # fmt: skip
 def test_robots_txt_findings(given: Answer, wrapper: Wrapper, status: Status, message: str) -> None:
-    finding = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given, 30.0)
+    finding = doctor.judge_robots(wrapper, ["https://s.example/"], given, 30.0)
     assert finding.status is status
     assert message in finding.found
 
@@ -431,7 +431,7 @@ def test_duplicate_site_name_is_a_failure(tmp_path: Path) -> None:
     for file in files:
         file.write_text(text)
     settings = Settings({"SPIDER_MODULES": ["spiders"]})
-    findings, sites = doctor_sites.check_definitions(
+    findings, sites = doctor.check_definitions(
         settings, [str(file) for file in files], StoredSites()
     )
     assert statuses(findings) == [OK, FAILED]

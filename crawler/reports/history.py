@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage import identity, posts, targets, visits
+from crawler.storage import posts, targets, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.target_queries import TargetState, names_of, state_of, target_of
 from crawler.utils.diff import unified
@@ -151,7 +151,7 @@ async def history_of(
     last:   maximum number of visits, the latest ones; 0: all
     """
     names = names_of(url, config)
-    items = await identity.posts_of_urls(db, [url, *names], spider)
+    items = await posts.named(db, [url, *names], spider)
     feed_posts = [item for item in items if "feed" in item]
     # A post's link may differ from the page's URL, such as http instead of https.
     named = [*names, *(item["url"] for item in items if "feed" not in item)]

@@ -6,7 +6,7 @@ after KEPT.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from pymongo import ASCENDING, UpdateOne
 from typing_extensions import TypedDict
 
 from crawler.items import Breakage
-from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.client import Database, Document, count_by, in_batches, write_all
 from crawler.storage.targets import ALIVE
 from crawler.utils.text import count
 
@@ -85,33 +85,24 @@ async def record_silences(
 
     Alarms of these spiders that are not in `silent` end. Safe to repeat.
     """
-    worst = sorted(silent, key=lambda each: (each.chance, each.spider, each.target, each.field))[
-        :MAX_ALARMS
-    ]
+    worst = sorted(silent, key=lambda each: (each.chance, each.spider, each.target, each.field))
     of_spiders: Document = {"spider": {"$in": list(spiders)}, "event": SILENT} | OPEN
     rows = db.alarms.find(of_spiders | {"target": ""}, {"spider": 1, "field": 1})
     open_sites = {(row["spider"], row.get("field", "")): row["_id"] async for row in rows}
-    new, current = 0, []
-    for part in in_batches(worst, BATCH):
-        writes = []
-        for each in part:
-            # The last change of a site's silent pages varies, but the site keeps the same alarm.
-            key = f"{each.spider} {each.target} {each.since:%Y-%m-%dT%H:%M} {SILENT}"
-            key = f"{key} {each.field}" if each.field else key
-            key = key if each.target else open_sites.get((each.spider, each.field), key)
-            current.append(key)
-            begun: Document = {
-                "spider": each.spider, "target": each.target, "event": SILENT, "at": now,
-                "since": each.since, "expected_at": each.expected_at, "notify": True,
-            }  # fmt: skip
-            if each.field:
-                begun["field"] = each.field
-            state: Document = {"chance": each.chance, "text": each.text, "ended_at": None}
-            update: Document = {"$setOnInsert": begun, "$set": state}
-            writes.append(UpdateOne({"_id": key}, update, upsert=True))
-        new += (await db.alarms.bulk_write(writes, ordered=False)).upserted_count
-    await _end_others(db, of_spiders, current, now)
-    return new
+    alarms: dict[str, tuple[Document, Document]] = {}
+    for each in worst[:MAX_ALARMS]:
+        # The last change of a site's silent pages varies, but the site keeps the same alarm.
+        key = f"{each.spider} {each.target} {each.since:%Y-%m-%dT%H:%M} {SILENT}"
+        key = f"{key} {each.field}" if each.field else key
+        key = key if each.target else open_sites.get((each.spider, each.field), key)
+        begun: Document = {
+            "spider": each.spider, "target": each.target, "event": SILENT, "since": each.since,
+            "expected_at": each.expected_at,
+        }  # fmt: skip
+        if each.field:
+            begun["field"] = each.field
+        alarms[key] = begun, {"chance": each.chance, "text": each.text}
+    return await _record(db, of_spiders, alarms, now)
 
 
 async def record_broken(db: Database, spider: str, visits: int, now: datetime) -> int:
@@ -124,33 +115,44 @@ async def record_broken(db: Database, spider: str, visits: int, now: datetime) -
     broken: Document = {"spider": spider, "broken": {"$exists": True}} | ALIVE
     of_spider: Document = {"spider": spider, "event": BROKEN} | OPEN
     open_sites = set(await db.alarms.distinct("_id", of_spider | {"target": ""}))
-    new, current, writes = 0, [], []
+    alarms: dict[str, tuple[Document, Document]] = {}
     for how in Breakage:
         pages = broken | {"broken.how": str(how)}
         n = await db.targets.count_documents(pages)
         rows = db.targets.find(pages, {"url": 1, "broken": 1}).sort("url")
-        is_open = any(key.startswith(f"{spider}  {how} ") for key in open_sites)
-        is_shared = n >= MIN_SITE_PAGES and (is_open or n >= MIN_SITE_SHARE * visits)
+        open_site = min((k for k in open_sites if k.startswith(f"{spider}  {how} ")), default=None)
+        is_shared = n >= MIN_SITE_PAGES and (open_site or n >= MIN_SITE_SHARE * visits)
         async for row in rows.limit(1 if is_shared else MAX_ALARMS):
-            target = "" if is_shared else row["url"]
-            since, page_text = row["broken"]["since"], row["broken"]["text"]
-            text = f"{count(n, 'page')} {WHAT_BROKE[how]}, such as {row['url']}"
-            key = f"{spider} {target} {how} {since:%Y-%m-%dT%H:%M:%S} {BROKEN}"
+            target, since, text = row["url"], row["broken"]["since"], row["broken"]["text"]
             if is_shared:
-                # The first broken page varies, but the site keeps the same alarm.
-                key = min((k for k in open_sites if k.startswith(f"{spider}  {how} ")), default=key)
-            current.append(key)
+                target, text = "", f"{count(n, 'page')} {WHAT_BROKE[how]}, such as {row['url']}"
+            key = f"{spider} {target} {how} {since:%Y-%m-%dT%H:%M:%S} {BROKEN}"
+            # The first broken page varies, but the site keeps the same alarm.
+            key = open_site or key if is_shared else key
             begun: Document = {
-                "spider": spider, "target": target, "event": BROKEN, "at": now, "since": since,
-                "chance": 0.0, "notify": True,
+                "spider": spider, "target": target, "event": BROKEN, "since": since, "chance": 0.0,
             }  # fmt: skip
-            state: Document = {"text": text if is_shared else page_text, "ended_at": None}
-            update: Document = {"$setOnInsert": begun, "$set": state}
-            writes.append(UpdateOne({"_id": key}, update, upsert=True))
-    for part in in_batches(writes, BATCH):
-        new += (await db.alarms.bulk_write(part, ordered=False)).upserted_count
-    await _end_others(db, of_spider, current, now)
-    return new
+            alarms[key] = begun, {"text": text}
+    return await _record(db, of_spider, alarms, now)
+
+
+async def _record(
+    db: Database, query: Document, alarms: Mapping[str, tuple[Document, Document]], now: datetime
+) -> int:
+    """Store the open alarms of a query, and end its others; return the number of new alarms.
+
+    alarms: by `_id`, the fields that a new alarm gets, and those that may change
+    """
+    writes = []
+    for key, (begun, state) in alarms.items():
+        new: Document = begun | {"at": now, "notify": True}
+        update: Document = {"$setOnInsert": new, "$set": state | {"ended_at": None}}
+        writes.append(UpdateOne({"_id": key}, update, upsert=True))
+    added = sum([await write_all(db.alarms, part) for part in in_batches(writes, BATCH)])
+    ended: Document = {"$set": {"ended_at": now}}
+    await db.alarms.update_many(query | {"_id": {"$nin": list(alarms)}}, ended)
+    await db.alarms.delete_many(old(now))
+    return added
 
 
 async def end_of_target(db: Database, key: str, now: datetime) -> None:
@@ -158,13 +160,6 @@ async def end_of_target(db: Database, key: str, now: datetime) -> None:
     spider, _, url = key.partition(" ")
     query: Document = OPEN | {"spider": spider, "target": url}
     await db.alarms.update_many(query, {"$set": {"ended_at": now}})
-
-
-async def _end_others(db: Database, query: Document, current: list[str], now: datetime) -> None:
-    """End the open alarms of a query, except the current ones, and delete old ones."""
-    ended: Document = {"$set": {"ended_at": now}}
-    await db.alarms.update_many(query | {"_id": {"$nin": current}}, ended)
-    await db.alarms.delete_many(old(now))
 
 
 def old(now: datetime) -> Document:
@@ -181,12 +176,7 @@ async def texts_of(db: Database, spider: str, target: str) -> list[str]:
 
 async def count_open(db: Database, spiders: Sequence[str]) -> dict[str, int]:
     """Return the number of open alarms by spider; spiders without alarms are missing."""
-    pipeline: list[Document] = [
-        {"$match": OPEN | {"spider": {"$in": list(spiders)}}},
-        {"$group": {"_id": "$spider", "n": {"$sum": 1}}},
-    ]
-    rows = await (await db.alarms.aggregate(pipeline)).to_list(None)
-    return {row["_id"]: row["n"] for row in rows}
+    return await count_by(db.alarms, "spider", OPEN | {"spider": {"$in": list(spiders)}})
 
 
 async def open_alarms(

@@ -16,7 +16,7 @@ from bson import ObjectId
 
 from crawler.items import Outcome
 from crawler.storage.accounts.readers import Reader
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.time import EPOCH
 
@@ -181,7 +181,7 @@ async def _of_same_urls(
         {"$lookup": lookup},
         {"$project": {"visits": 1}},
     ]
-    rows = await (await db.visits.aggregate(pipeline)).to_list(None)
+    rows = await aggregated(db.visits, pipeline)
     return {row["_id"]: row["visits"] for row in rows}
 
 
@@ -195,13 +195,12 @@ async def before(db: Database, ids: Sequence[ObjectId]) -> dict[ObjectId, PageSt
         {"$project": {"_id": 0, "content_hash": 1, "outcome": 1}},
     ]
     earlier = await _of_same_urls(db, ids, stages)
-    return {id_: _state_of(rows) for id_, rows in earlier.items()}
-
-
-def _state_of(rows: Sequence[Document]) -> PageState:
-    if not rows:
-        return NEVER_SEEN
-    return PageState(rows[0].get("content_hash"), rows[0]["outcome"] == Outcome.GONE)
+    return {
+        id_: PageState(rows[0].get("content_hash"), rows[0]["outcome"] == Outcome.GONE)
+        if rows
+        else NEVER_SEEN
+        for id_, rows in earlier.items()
+    }
 
 
 async def contents(db: Database, keys: Sequence[str]) -> tuple[dict[str, Document], int]:

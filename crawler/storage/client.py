@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, TypeVar
 
 import pymongo
-from pymongo import AsyncMongoClient, UpdateMany, WriteConcern
+from pymongo import AsyncMongoClient, DeleteOne, ReplaceOne, UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import (
@@ -540,6 +540,33 @@ async def all_of(works: Iterable[Awaitable[Result]]) -> list[Result]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in done if not isinstance(result, BaseException)]
+
+
+async def write_all(
+    collection: AsyncCollection[Document],
+    writes: Sequence[UpdateOne | UpdateMany | ReplaceOne[Document] | DeleteOne],
+) -> int:
+    """Apply writes in any order, if there are any; return the number of inserted documents."""
+    if not writes:
+        return 0
+    return (await collection.bulk_write(writes, ordered=False)).upserted_count
+
+
+async def aggregated(
+    collection: AsyncCollection[Document], stages: Sequence[Document], **options: Any
+) -> list[Document]:
+    """Return all results of an aggregation."""
+    return await (await collection.aggregate(stages, **options)).to_list(None)
+
+
+async def count_by(
+    collection: AsyncCollection[Document], field: str, query: Document, **options: Any
+) -> dict[Any, int]:
+    """Count the documents of a query by the values of a field. options: of the aggregation."""
+    stages: list[Document] = [
+        {"$match": query}, {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
+    ]  # fmt: skip
+    return {row["_id"]: row["n"] async for row in await collection.aggregate(stages, **options)}
 
 
 async def insert_new(collection: AsyncCollection[Document], documents: list[Document]) -> int:

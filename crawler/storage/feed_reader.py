@@ -11,14 +11,14 @@ dates order the posts of one visit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pymongo import ReplaceOne
 
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, write_all
 from crawler.storage.paging import Key, read_page
 from crawler.storage.posts import count_copies
 
@@ -157,8 +157,11 @@ async def river(
     for _ in range(SCANNED // BATCH):
         page = await read_page(db.posts, query, NEWEST_FIRST, BATCH, last, dict.fromkeys(FIELDS, 1))
         kept = [post for post in page.rows if reading is None or not reading.has_read(post)]
-        folded = await _folded(db, view, kept)
-        visible += [post for post in kept if post["_id"] not in folded]
+        of = {post["_id"]: post["duplicate_of"] for post in kept if "duplicate_of" in post}
+        originals = {"_id": {"$in": list(set(of.values()))}}
+        cursor = db.posts.find(originals, {"spider": 1, "feed": 1})
+        inside = {post["_id"] async for post in cursor if view.has(post)} if of else set()
+        visible += [post for post in kept if of.get(post["_id"]) not in inside]
         last = page.last
         if len(visible) > limit:
             visible = visible[:limit]
@@ -172,29 +175,12 @@ async def river(
     excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
     for post in visible:
         post["excerpt"] = excerpts.get(post["_id"], "")
-    copies, counts = await _copies(db, ids)
-    return River(visible, last, copies, counts)
-
-
-async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[str]:
-    """Return the `_id`s of the posts whose original is also in the view."""
-    of = {post["_id"]: post["duplicate_of"] for post in posts if "duplicate_of" in post}
-    if not of:
-        return set()
-    cursor = db.posts.find({"_id": {"$in": list(set(of.values()))}}, {"spider": 1, "feed": 1})
-    inside = {post["_id"] async for post in cursor if view.has(post)}
-    return {copy for copy, original in of.items() if original in inside}
-
-
-async def _copies(
-    db: Database, originals: list[str]
-) -> tuple[dict[str, list[Document]], dict[str, int]]:
-    """Return some copies, and the number of all copies, by original."""
-    query: Document = {"duplicate_of": {"$in": originals}}
-    rows: dict[str, list[Document]] = {}
-    async for row in db.posts.find(query, dict.fromkeys(FIELDS, 1)).limit(MAX_COPIES):
-        rows.setdefault(row["duplicate_of"], []).append(row)
-    return rows, await count_copies(db, originals)
+    copies: dict[str, list[Document]] = {}
+    async for row in db.posts.find({"duplicate_of": {"$in": ids}}, dict.fromkeys(FIELDS, 1)).limit(
+        MAX_COPIES
+    ):
+        copies.setdefault(row["duplicate_of"], []).append(row)
+    return River(visible, last, copies, await count_copies(db, ids))
 
 
 async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:
@@ -293,5 +279,4 @@ async def _put(db: Database, reader: str, states: Mapping[str, FeedReading]) -> 
     for key, state in states.items():
         row = {"reader": reader, "feed": key, "until": state.until, "read": sorted(state.read)}
         writes.append(ReplaceOne({"_id": f"{reader} {key}"}, row, upsert=True))
-    if writes:
-        await db.reading.bulk_write(writes, ordered=False)
+    await write_all(db.reading, writes)

@@ -28,16 +28,12 @@ from crawler.items import (
     Visit,
 )
 from crawler.storage import leases, recovery
-from crawler.storage.client import Database, Document, in_batches, insert_new
+from crawler.storage.client import Database, Document, in_batches, insert_new, write_all
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
-from crawler.storage.paging import Key
-from crawler.storage.posts import (
-    store_versions,
-    update_of,
-    with_field,
-)
+from crawler.storage.paging import Key, keys_of
+from crawler.storage.posts import store_versions, update_of, with_field
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
@@ -84,7 +80,7 @@ class Added:
 
 def all_of(spider: str) -> Document:
     """Return a query for the feeds of a spider."""
-    return {"_id": _below(spider), "kind": FEED}
+    return {"_id": keys_of(spider), "kind": FEED}
 
 
 def of_urls(spider: str, urls: Sequence[str]) -> Document:
@@ -104,11 +100,6 @@ def _named(spider: str, urls: Sequence[str]) -> Document:
         {"spider": spider, "aliases": {"$in": list(urls)}},
     ]
     return {"kind": FEED, "$or": names}
-
-
-def _below(key: str) -> Document:
-    """Return a condition for keys that begin with `key` and a space."""
-    return {"$gte": f"{key} ", "$lt": f"{key}!"}
 
 
 async def add(
@@ -145,8 +136,7 @@ async def add(
                 update["$min"] = {"next_visit": now}
             if update:
                 updates.append(UpdateOne({"_id": target["_id"]}, update))
-        if updates:
-            await db.targets.bulk_write(updates, ordered=False)
+        await write_all(db.targets, updates)
         total.added += added
         total.known += len(batch) - added
     return total
@@ -192,7 +182,7 @@ async def page_of(
     """Return a page of feeds as `listed` yields them, and the key of the next page."""
     # Without these ranges, the server would also read the targets of sites without feeds.
     names = await db.targets.distinct("spider", {"kind": FEED})
-    of_spiders = [{"_id": {"$gte": f"{name} ", "$lt": f"{name}!"}} for name in names]
+    of_spiders = [{"_id": keys_of(name)} for name in names]
     if not of_spiders:
         return [], None
     query = {"$and": [query, {"$or": of_spiders}]}
@@ -301,7 +291,7 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     # Posts of a renamed feed still have its old URL.
     names = [url, *target.get("aliases", ())]
     of_posts: Document = {
-        "spider": spider, "$or": [{"post": _below(f"{spider} {name}")} for name in names],
+        "spider": spider, "$or": [{"post": keys_of(f"{spider} {name}")} for name in names],
     }  # fmt: skip
     pages = [page["url"] async for page in db.targets.find(of_posts, {"url": 1})]
     of_pages: list[tuple[str, Document]] = [
@@ -313,7 +303,7 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
         ("pushes", {"spider": spider, "url": url}),
         # All posts of feeds have an id; only posts with an id are in the index of feeds.
         ("posts", {"spider": spider, "feed": url, "guid": {"$exists": True}}),
-        *(("versions", {"spider": spider, "target": _below(name)}) for name in names),
+        *(("versions", {"spider": spider, "target": keys_of(name)}) for name in names),
         *of_pages,
         ("feeds", {"_id": key}),
         ("targets", of_posts),
@@ -377,7 +367,10 @@ async def posts_by_title(
     without a date need the same text. Titles with a date or text that several posts share are
     skipped.
     """
-    features = {post.id: _features(post.content.get("main_text"), post) for post in posts}
+    features = {
+        post.id: (post.content.get("title"), post.published or post.content.get("main_text"))
+        for post in posts
+    }
     shared = Counter(features.values())
     of_features = {
         own: post
@@ -399,10 +392,6 @@ async def posts_by_title(
         content_hash = post.content_hash if is_same else row["content_hash"]
         stored[post.id] = KnownPost(row["_id"], content_hash, row["first_seen"], row["guid"])
     return stored
-
-
-def _features(text: str | None, post: Post) -> tuple[str | None, datetime | str | None]:
-    return post.content.get("title"), post.published or text
 
 
 def _without_query(url: str | None) -> str | None:

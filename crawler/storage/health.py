@@ -31,12 +31,14 @@ from crawler.storage import leases
 from crawler.storage.client import (
     Database,
     Document,
+    aggregated,
     check_reachable,
     disk_of,
     in_short,
     open_client,
     read_clock,
     server_uri,
+    write_all,
 )
 from crawler.storage.dedup.index import META
 from crawler.storage.schema import TEST
@@ -210,10 +212,10 @@ async def check(
     repair_at: make broken targets due at this time; None: change nothing
     """
     days: Document = {"_id": "$spider", "first": {"$min": "$day"}, "last": {"$max": "$day"}}
-    rows = await (await db.days.aggregate([{"$group": days}])).to_list(None)
+    rows = await aggregated(db.days, [{"$group": days}])
     rolled = {row["_id"]: row["last"] + DAY for row in rows}
-    aggregated = {row["_id"]: row["first"] for row in rows}
-    checker = _Checker(db, Report(), say, repair_at, rolled, aggregated)
+    first_days = {row["_id"]: row["first"] for row in rows}
+    checker = _Checker(db, Report(), say, repair_at, rolled, first_days)
     await checker.check_targets()
     await checker.check_versions()
     await checker.check_current_versions()
@@ -492,8 +494,7 @@ class _Checker:
     async def _after_batch(self, what: str, n: int) -> None:
         self.say(f"checking {what}: {n:,}")
         repairs, self.report.repairs = self.report.repairs, []
-        if repairs:
-            await self.db.targets.bulk_write(repairs, ordered=False)
+        await write_all(self.db.targets, repairs)
 
 
 @dataclass(slots=True)

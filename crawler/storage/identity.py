@@ -210,15 +210,6 @@ async def set_items(db: Database, batch: Sequence[Visit]) -> None:
             )
 
 
-async def posts_of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
-    """Return posts with one of these URLs, and all sources of their items, sorted by `_id`."""
-    items = [item for item in map(item_key, urls) if item]
-    query: Document = {"$or": [{"url": {"$in": list(urls)}}, {"item": {"$in": items}}]}
-    if spider is not None:
-        query["spider"] = spider
-    return await db.posts.find(query).sort("_id").to_list(None)
-
-
 async def settle_shared(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
     """Remove the item of stored posts whose link another post of their feed now has."""
     rows = [row for row in _rows(batch) if row.key not in row.visit.items]

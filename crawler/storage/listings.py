@@ -15,7 +15,15 @@ from pymongo import ReturnDocument, UpdateMany, UpdateOne
 
 from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
-from crawler.storage.client import Database, Document, in_batches, insert_new, keep_newest
+from crawler.storage.client import (
+    Database,
+    Document,
+    aggregated,
+    in_batches,
+    insert_new,
+    keep_newest,
+    write_all,
+)
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
 from crawler.utils.urls import of_same_list
 
@@ -83,7 +91,9 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
             pages = of_same_list(target.url)
             is_redundant = not discovered and not await _shows_own_item(db, target, items, pages)
             redundant_lists = target.redundant_lists + 1 if is_redundant else 0
-            await _note_redundancy(db, target, is_redundant=is_redundant)
+            if target.kind is kind and is_redundant is not target.is_redundant:
+                noted: Document = {"$set": {"redundant": is_redundant}}
+                await db.targets.update_one({"_id": target.key}, noted)
             # Sorted and filtered lists usually have a query.
             is_new = target.kind is kind and target.content_hash is None
             may_be_copy = is_new and "?" in target.url and items and not discovered
@@ -142,15 +152,9 @@ async def _shows_own_item(
             {"$limit": 1},
             {"$project": {"_id": 1}},
         ]
-        if await (await db.targets.aggregate(pipeline)).to_list(1):
+        if await aggregated(db.targets, pipeline):
             return True
     return False
-
-
-async def _note_redundancy(db: Database, page: Target, *, is_redundant: bool) -> None:
-    if page.kind is Kind.LIST and is_redundant is not page.is_redundant:
-        noted: Document = {"$set": {"redundant": is_redundant}}
-        await db.targets.update_one({"_id": page.key}, noted)
 
 
 async def _discover(
@@ -264,8 +268,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
         ]
         # Targets first: after a crash, the repetition skips links whose edge is stored.
         await db.targets.bulk_write([*listed_again, *categories], ordered=False)
-        if categories:
-            await db.posts.bulk_write(categories, ordered=False)
+        await write_all(db.posts, categories)
         new = [
             {
                 "_id": f"{spider} {link.url} {page.url}",
@@ -287,8 +290,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
             for link in part
             if link.url in old
         ]
-        if updates:
-            await db.listings.bulk_write(updates, ordered=False)
+        await write_all(db.listings, updates)
 
 
 async def record_digests(db: Database, fetched: Fetched, due: datetime) -> None:
@@ -319,8 +321,7 @@ async def record_digests(db: Database, fetched: Fetched, due: datetime) -> None:
             UpdateOne({"_id": edge["_id"]}, {"$set": {"digest": digests[edge["_id"]]}})
             for edge in changed
         ]
-        if writes:
-            await db.listings.bulk_write(writes, ordered=False)
+        await write_all(db.listings, writes)
 
 
 async def _is_trusted(db: Database, spider: str, hint: str) -> bool:

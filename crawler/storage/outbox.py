@@ -32,7 +32,7 @@ from typing import cast
 from pymongo import ASCENDING, DESCENDING, UpdateMany, UpdateOne
 from typing_extensions import TypedDict
 
-from crawler.storage.client import Database, Document, in_async_batches
+from crawler.storage.client import Database, Document, in_async_batches, write_all
 from crawler.storage.paging import Key, read_page
 
 # Prefix of the names of the leases on channels.
@@ -341,8 +341,7 @@ async def record_delivered(db: Database, bundles: Sequence[Bundle], now: datetim
         "$unset": {"reason": "", "data": "", "accepted": ""},
     }
     updates = [UpdateMany(_as_read(bundle), done) for bundle in bundles]
-    if updates:
-        await db.outbox.bulk_write(updates, ordered=False)
+    await write_all(db.outbox, updates)
 
 
 async def record_failure(

@@ -22,7 +22,7 @@ from pymongo import ASCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.errors import ConfigError
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, aggregated
 
 # Values of the sort fields of a row, in the order of the fields.
 Key = tuple[Any, ...]
@@ -84,7 +84,12 @@ def later(order: Order, key: Key) -> Document:
     branches: list[Document] = []
     equal: Document = {}
     for (name, direction), value in zip(order, key, strict=True):
-        branches += [equal | beyond for beyond in _beyond(name, direction, value)]
+        # Null and absent values come first in ascending order, but comparisons with null match
+        # nothing.
+        if direction > 0:
+            branches.append(equal | {name: {"$ne": None} if value is None else {"$gt": value}})
+        elif value is not None:
+            branches += [equal | {name: {"$lt": value}}, equal | {name: None}]
         equal = equal | {name: value}
     if not branches:
         # MongoDB rejects an empty $or. Nothing comes after a null in descending order.
@@ -94,16 +99,6 @@ def later(order: Order, key: Key) -> Document:
         return {"$or": branches}
     # Not $gte and $lte, because these do not match null.
     return {name: {"$not": {"$lt" if direction > 0 else "$gt": value}}, "$or": branches}
-
-
-def _beyond(name: str, direction: int, value: Any) -> list[Document]:
-    """Return queries for the values after `value`.
-
-    Null and absent values come first in ascending order, but comparisons with null match nothing.
-    """
-    if direction > 0:
-        return [{name: {"$ne": None} if value is None else {"$gt": value}}]
-    return [] if value is None else [{name: {"$lt": value}}, {name: None}]
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
@@ -121,9 +116,9 @@ async def resting(work: Awaitable[Value]) -> Value:
     return result
 
 
-def keys_of(spider: str) -> Document:
-    """Return the bounds of the `_id` of the targets of a spider."""
-    return {"$gte": f"{spider} ", "$lt": f"{spider}!"}
+def keys_of(name: str) -> Document:
+    """Return a condition for keys that begin with a name and a space, as those of a spider do."""
+    return {"$gte": f"{name} ", "$lt": f"{name}!"}
 
 
 async def aggregated_targets(
@@ -138,12 +133,8 @@ async def aggregated_targets(
         keys = db.targets.find({"_id": rest}, {"_id": 1}).sort("_id", ASCENDING)
         border = [row["_id"] for row in await keys.skip(PART).limit(1).to_list(1)]
         part = rest | {"$lt": border[0]} if border else rest
-        yield await resting(_aggregated(db, [{"$match": {"_id": part}}, *stages]))
+        yield await resting(aggregated(db.targets, [{"$match": {"_id": part}}, *stages]))
         rest = rest | {"$gte": border[0]} if border else {}
-
-
-async def _aggregated(db: Database, stages: list[Document]) -> list[dict[str, Any]]:
-    return await (await db.targets.aggregate(stages)).to_list(None)
 
 
 async def is_larger(db: Database, spider: str, size: int) -> bool:

@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
 from crawler.storage import runs
-from crawler.storage.client import UNJOURNALED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document, aggregated
 from crawler.storage.columns import Column, Texts
 from crawler.storage.targets import to_plan
 from crawler.utils.time import EPOCH
@@ -413,7 +413,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
         },
         {"$set": {"frequency_class": "$_id", "_id": "$$REMOVE"}},
     ]
-    return await (await db.targets.aggregate(pipeline)).to_list(None)
+    return await aggregated(db.targets, pipeline)
 
 
 async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
@@ -431,7 +431,7 @@ async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Docu
         {"$replaceRoot": {"newRoot": {"$mergeObjects": ["$_id", {"targets": "$targets"}]}}},
         {"$sort": {"spider": 1, "weeks": 1, "slot": 1}},
     ]
-    return await (await db.targets.aggregate(pipeline)).to_list(None)
+    return await aggregated(db.targets, pipeline)
 
 
 async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
@@ -447,7 +447,7 @@ async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Docum
         },
         {"$set": {"spider": "$_id", "_id": "$$REMOVE"}},
     ]
-    return await (await db.targets.aggregate(pipeline)).to_list(None)
+    return await aggregated(db.targets, pipeline)
 
 
 async def planned(

@@ -22,11 +22,20 @@ from crawler.extract.plain_text import as_texts, fields_of_post
 from crawler.items import CAPS_SEPARATOR, Fetched, Kind, Outcome, Target, Visit
 from crawler.search import search_words
 from crawler.storage import leases
-from crawler.storage.client import Database, Document, MongoRetry, in_batches
+from crawler.storage.client import (
+    Database,
+    Document,
+    MongoRetry,
+    aggregated,
+    count_by,
+    in_batches,
+    write_all,
+)
 from crawler.storage.dedup.clusters import with_verdict
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.storage.visits import page_of_target, time_of
 from crawler.utils.text import count
+from crawler.utils.urls import item_key
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +112,23 @@ async def contents(db: Database, targets: Iterable[Target]) -> dict[str, Documen
 
 async def count_copies(db: Database, originals: list[str]) -> dict[str, int]:
     """Return the numbers of copies by original, without originals that have none."""
-    stages: list[Document] = [
-        {"$match": {"duplicate_of": {"$in": originals}}},
-        {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}},
-    ]
-    return {row["_id"]: row["copies"] async for row in await db.posts.aggregate(stages)}
+    return await count_by(db.posts, "duplicate_of", {"duplicate_of": {"$in": originals}})
+
+
+async def named(
+    db: Database,
+    urls: Sequence[str],
+    spider: str | None,
+    ids: Sequence[str] = (),
+    fields: Collection[str] | None = None,
+) -> list[Document]:
+    """Return posts by URL or `_id`, and all sources of the URLs' items, sorted by `_id`."""
+    items = [item for item in map(item_key, urls) if item]
+    names = {"url": list(urls), "item": items, "_id": list(ids)}
+    query: Document = {"$or": [{name: {"$in": values}} for name, values in names.items()]}
+    if spider is not None:
+        query["spider"] = spider
+    return await db.posts.find(query, fields).sort("_id").to_list(None)
 
 
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:
@@ -333,7 +354,7 @@ async def short_values(db: Database, spider: str, url: str) -> list[Document]:
         {"$limit": MAX_POINTS},
         {"$project": {"_id": 0, "content_hash": 1, "at": 1, "values": values}},
     ]
-    return await (await db.versions.aggregate(stages)).to_list(None)
+    return await aggregated(db.versions, stages)
 
 
 async def content_changes(db: Database, spider: str, url: str) -> list[Document]:
@@ -376,8 +397,7 @@ async def recount_bytes(db: Database, spider: str, names: Sequence[str]) -> None
         UpdateOne({"_id": f"{spider} {name}"}, {"$set": {"kept_bytes": kept.get(name, 0)}})
         for name in names
     ]
-    if updates:
-        await db.targets.bulk_write(updates, ordered=False)
+    await write_all(db.targets, updates)
 
 
 async def current_versions(db: Database, keys: Collection[str]) -> set[str]:
@@ -426,7 +446,7 @@ class VersionDeletion:
                 n_bytes += sum(version["bytes"] for version in self.remaining([row]))
             return n_bytes
         total: Document = {"$group": {"_id": None, "bytes": {"$sum": CONTENT_SIZE}}}
-        rows = await (await self._db.versions.aggregate([match, total])).to_list(1)
+        rows = await aggregated(self._db.versions, [match, total])
         return rows[0]["bytes"] if rows else 0
 
 
@@ -481,7 +501,7 @@ class SizeLimits:
         for batch in in_batches(names, BATCH):
             query = {"spider": self._spider, "target": {"$in": batch}}
             stages = [{"$match": query}, {"$project": SIZE_FIELDS | {"at": 1}}]
-            sizes = await (await self._db.versions.aggregate(stages)).to_list(None)
+            sizes = await aggregated(self._db.versions, stages)
             rows += deletion.remaining(sizes)
         kept = sum(row["bytes"] for row in rows)
         limit_bytes = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.storage import alarms, feeds, outbox, runs, sampling_phases
-from crawler.storage.client import Database, Document, in_async_batches
+from crawler.storage.client import Database, Document, aggregated, in_async_batches
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
@@ -292,7 +292,7 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, delete:
             },
             {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
         ]
-        await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
+        await aggregated(db.visits, pipeline, allowDiskUse=True)
         removed += (await db.visits.delete_many(in_day)).deleted_count
     return removed
 

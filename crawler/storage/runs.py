@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from crawler.errors import StorageError
 from crawler.items import Kind, LinkCounts
 from crawler.storage import alarms, targets
-from crawler.storage.client import UNJOURNALED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document, count_by
 from crawler.storage.targets import BY_TIME, RemainingTargets
 from crawler.utils.time import NEVER
 
@@ -223,9 +223,7 @@ async def drop_dead_letters(db: Database, keys: Sequence[str]) -> None:
 
 async def count_dead_letters(db: Database) -> dict[str, int]:
     """Return the number of dead letters of each spider."""
-    stages: list[Document] = [{"$group": {"_id": "$spider", "n": {"$sum": 1}}}]
-    cursor = await db.dead_letters.aggregate(stages)
-    return {row["_id"]: row["n"] async for row in cursor}
+    return await count_by(db.dead_letters, "spider", {})
 
 
 async def held_hosts(db: Database, now: datetime) -> dict[str, datetime]:

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
 
-from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.client import Database, Document, aggregated, in_batches
 from crawler.utils.text import period
 from schedules.calendar import next_visit
 from schedules.schedule import WEEK_HOURS, Schedule
@@ -209,7 +209,7 @@ async def seconds_per_visit(db: Database, spider: str) -> float | None:
     pace = {"$divide": [{"$subtract": ["$finished", "$started"]}, "$counts.visits"]}
     fastest = {"_id": None, "milliseconds": {"$min": pace}}
     pipeline: list[Document] = [{"$match": long}, {"$group": fastest}]
-    rows = await (await db.runs.aggregate(pipeline)).to_list(1)
+    rows = await aggregated(db.runs, pipeline)
     return float(rows[0]["milliseconds"]) / 1000 if rows else None
 
 

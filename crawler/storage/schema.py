@@ -303,7 +303,11 @@ async def index_definitions(db: Database, collection: str) -> dict[str, Document
         if error.code != NAMESPACE_NOT_FOUND:
             raise
         rows = []
-    return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
+    return {
+        row["name"]: {key: value for key, value in row.items() if key not in ("v", "ns")}
+        for row in rows
+        if row["name"] != "_id_"
+    }
 
 
 def _effect_of(index: Mapping[str, Any]) -> Document:

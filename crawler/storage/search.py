@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 from crawler.errors import StorageError
 from crawler.extract.plain_text import fields_of_post
 from crawler.search import Query, field_texts
-from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.client import Database, Document, count_by, in_batches
 
 WEIGHT_OF_TITLE = 10
 NO_INDEX = 27
@@ -211,10 +211,7 @@ def texts_of(post: Document) -> list[str]:
 
 async def counted(db: Database, items: Sequence[Document]) -> list[int]:
     """Return the number of hidden copies of each item."""
-    rows = await db.posts.aggregate(
-        [{"$match": _copies_of(items)}, {"$group": {"_id": "$duplicate_of", "n": {"$sum": 1}}}]
-    )
-    counts = {row["_id"]: row["n"] async for row in rows}
+    counts = await count_by(db.posts, "duplicate_of", _copies_of(items))
     return [sum(counts.get(source["_id"], 0) for source in item["sources"]) for item in items]
 
 

@@ -20,8 +20,17 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.items import Kind
 from crawler.storage import runs, sites, target_queries, targets
-from crawler.storage.client import Database, Document, all_of
-from crawler.storage.paging import Key, Order, Rows, aggregated_targets, draw_keys, later, read_page
+from crawler.storage.client import Database, Document, aggregated, all_of, count_by
+from crawler.storage.paging import (
+    Key,
+    Order,
+    Rows,
+    aggregated_targets,
+    draw_keys,
+    keys_of,
+    later,
+    read_page,
+)
 from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.sites import Marks
 from crawler.storage.target_queries import FIELDS, TargetState
@@ -116,7 +125,10 @@ async def page_of_targets(
     end = tuple(border[0][name] for name, _ in order) if border else None
     query: Document = {"$and": [indexed, rest]}
     if end is not None:
-        query["$and"] += [_up_to(order, end), {"$nor": [later(order, end)]}]
+        # The range of the first field, where the server stops reading the index.
+        (name, direction), limit_value = order[0], end[0]
+        query["$and"].append({name: {"$lte" if direction > 0 else "$gte": limit_value}})
+        query["$and"].append({"$nor": [later(order, end)]})
     found = await read_page(db.targets, query, order, limit, after, fields, hint)
     rows = [target_queries.state_of(row) for row in found.rows]
     if found.last is None and end is not None:
@@ -151,7 +163,7 @@ def query_of(
         indexed["kind"] = str(wanted.kind)
     else:
         order = [("_id", ASCENDING)]
-        indexed = {} if spider is None else {"_id": {"$gte": f"{spider} ", "$lt": f"{spider}!"}}
+        indexed = {} if spider is None else {"_id": keys_of(spider)}
     if status is TargetStatus.DUE:
         rest |= ALIVE
     if wanted.category is not None and "categories" not in indexed:
@@ -176,12 +188,6 @@ def _index_of(indexed: Document, order: Order) -> list[tuple[str, int]]:
         return [(name, ASCENDING) for name in ("spider", "url")]
     names = dict.fromkeys((*indexed, *(name for name, _ in order)))
     return [(name, ASCENDING) for name in names]
-
-
-def _up_to(order: Order, key: Key) -> Document:
-    """Return the range of the first field up to a key, where the server stops reading the index."""
-    (name, direction), value = order[0], key[0]
-    return {name: {"$lte" if direction > 0 else "$gte": value}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +282,7 @@ async def failures_of(db: Database, spider: str) -> list[dict[str, Any]]:
         {"$limit": MAX_GROUPS},
         {"$project": {"_id": 0, "reason": "$_id", "targets": 1, "first": 1, "last": 1}},
     ]
-    return await (await db.targets.aggregate(pipeline)).to_list(None)
+    return await aggregated(db.targets, pipeline)
 
 
 async def sample_histories(db: Database, spider: str, size: int) -> list[Document]:
@@ -387,7 +393,7 @@ async def _first_of_each(
         {"$sort": dict(order)},
         {"$group": {"_id": "$spider"} | first},
     ]
-    rows = await (await collection.aggregate(stages)).to_list(None)
+    rows = await aggregated(collection, stages)
     return {row.pop("_id"): row for row in rows}
 
 
@@ -428,11 +434,7 @@ async def visits_by_hour(
 
 async def visits_of_run(db: Database, name: str, started: datetime) -> dict[str, int]:
     """Return the number of stored visits of a site since the start of a run, by outcome."""
-    pipeline: list[Document] = [
-        {"$match": {"spider": name, "at": {"$gte": started}}},
-        {"$group": {"_id": "$outcome", "n": {"$sum": 1}}},
-    ]
-    return {row["_id"]: row["n"] async for row in await db.visits.aggregate(pipeline)}
+    return await count_by(db.visits, "outcome", {"spider": name, "at": {"$gte": started}})
 
 
 async def count_waiting(db: Database, name: str, now: datetime) -> int:

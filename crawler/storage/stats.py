@@ -17,7 +17,7 @@ import pymongo
 from pymongo import ASCENDING
 
 from crawler.storage import change_events, outbox, plans, runs, targets
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, count_by
 from crawler.storage.outbox import ChannelState
 from crawler.storage.paging import aggregated_targets, resting
 from crawler.storage.site_queries import OVERDUE
@@ -143,12 +143,8 @@ async def read(db: Database, now: datetime) -> Stats:
     """Read all statistics, one query after the other."""
     with pymongo.timeout(MAX_SECONDS):
         states, sample = await scan_targets(db, now)
-        pipeline: list[Document] = [
-            {"$match": {"duplicate_of": {"$exists": True}}},
-            {"$group": {"_id": "$spider", "n": {"$sum": 1}}},
-        ]
-        cursor = await db.posts.aggregate(pipeline, hint=BY_COPY)
-        copies = {row["_id"]: row["n"] async for row in cursor}
+        marked: Document = {"duplicate_of": {"$exists": True}}
+        copies = await count_by(db.posts, "spider", marked, hint=BY_COPY)
         names = await targets.spiders(db)
         spiders = {
             name: await resting(_spider_stats(db, name, now, copies.get(name, 0))) for name in names

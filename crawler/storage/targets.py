@@ -26,7 +26,7 @@ from crawler.items import (
     planned_feed_size,
 )
 from crawler.storage import leases
-from crawler.storage.client import Database, Document, in_batches, keep_newest
+from crawler.storage.client import Database, Document, in_batches, keep_newest, write_all
 from crawler.storage.visits import row_of
 from crawler.utils.time import EPOCH, NEVER
 from crawler.utils.urls import host_of
@@ -390,8 +390,7 @@ async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
         if final is not None and visit.alias_of is None and visit.outcome in SEEN:
             held: Document = {"_id": visit.fetched.target.key}
             names += keep_newest(held, "aliases", [final], MAX_ALIASES)
-    if names:
-        await db.targets.bulk_write(names, ordered=False)
+    await write_all(db.targets, names)
 
 
 async def take_over_due(db: Database, spider: str, until: datetime) -> None:
@@ -430,8 +429,7 @@ async def ensure_starts(
         await db.targets.update_many(other_kind, {"$set": {"next_visit": due}})
     former: Document = {"spider": spider, "start": True, "url": {"$nin": list(starts)}}
     await db.targets.update_many(former, {"$set": {"start": False}})
-    if writes:
-        await db.targets.bulk_write(writes, ordered=False)
+    await write_all(db.targets, writes)
 
 
 async def of_key(db: Database, key: str) -> Target | None:

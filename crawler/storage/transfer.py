@@ -43,6 +43,7 @@ from crawler.storage.client import (
     with_database,
     without_password,
 )
+from crawler.storage.paging import keys_of
 from crawler.storage.schema import (
     COPYING,
     RESTORED,
@@ -142,10 +143,7 @@ async def shapes(db: Database) -> list[Shape]:
         Shape(
             row["name"],
             {key: row["options"][key] for key in OPTIONS if key in row.get("options", {})},
-            [
-                {key: value for key, value in index.items() if key not in ("v", "ns")}
-                for index in (await index_definitions(db, row["name"])).values()
-            ],
+            list((await index_definitions(db, row["name"])).values()),
         )
         for row in sorted(
             [row async for row in await db.list_collections(filter=ORDINARY)],
@@ -262,7 +260,7 @@ async def _switch(db: Database, origin: str) -> None:
 
 
 def _reason(error: PyMongoError) -> str:
-    """Return one line about a failed write of a restore."""
+    """Return one line about a failed write."""
     if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
         return f"document {problems[0]['op']['_id']!r} was rejected: {problems[0]['errmsg']}"
     if isinstance(error, OperationFailure):
@@ -308,15 +306,7 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
         await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
         return counts
     except PyMongoError as error:
-        reason = in_short(error)
-        if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
-            problem = problems[0]
-            message = f"document {problem['op']['_id']!r} was rejected: {problem['errmsg']}"
-        elif isinstance(error, OperationFailure):
-            message = f"MongoDB: {(error.details or {}).get('errmsg') or reason}"
-        else:
-            message = f"MongoDB: {reason}"
-        raise StorageError(f"{message}; {RETRY_HINT}") from None
+        raise StorageError(f"{_reason(error)}; {RETRY_HINT}") from None
 
 
 async def _prepare_target(target: Database, origin: str) -> None:
@@ -361,12 +351,8 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
     for name in counts:
         # Indexes outside the schema: of named duplicate checks, and the user's own.
         existing = await index_definitions(target, name)
-        missing = [
-            {key: value for key, value in index.items() if key not in ("v", "ns")}
-            for index_name, index in (await index_definitions(source, name)).items()
-            if index_name not in existing
-        ]
-        if missing:
+        wanted = await index_definitions(source, name)
+        if missing := [wanted[key] for key in wanted if key not in existing]:
             await target.command("createIndexes", name, indexes=missing)
     return counts
 
@@ -400,7 +386,7 @@ class Span:
             query[self.time] = limits
         elif self.time is None and self.spider is not None:
             # These `_id`s begin with the spider and a space. The index has them in order.
-            query["_id"] = {"$gte": f"{self.spider} ", "$lt": f"{self.spider}!"}
+            query["_id"] = keys_of(self.spider)
         return query
 
     @property

@@ -13,10 +13,9 @@ from zoneinfo import ZoneInfo
 from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
-from crawler.archive.records import Archived
 from crawler.errors import ConfigError
 from crawler.items import SEEN, Event, Outcome, Visit
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
 
@@ -60,12 +59,12 @@ async def latest(
     matching: list[Document] = []
     if match is not None:
         matching = [{"$match": {"target": {"$regex": f"^{like(match)}", "$options": "i"}}}]
-    shown = await (await db.visits.aggregate([*newest, *matching, {"$limit": limit}])).to_list(None)
+    shown = await aggregated(db.visits, [*newest, *matching, {"$limit": limit}])
     n_events = await db.visits.count_documents(query, limit=MAX_EVENTS + 1)
     total = n_events
     if matching:
         counting: list[Document] = [*newest, *matching, {"$count": "n"}]
-        rows = await (await db.visits.aggregate(counting)).to_list(None)
+        rows = await aggregated(db.visits, counting)
         total = rows[0]["n"] if rows else 0
     return shown, total, n_events > MAX_EVENTS
 
@@ -149,7 +148,7 @@ async def _local(
     fields = {"target": 1, "update_size": 1, "diff_size": 1, "local": local}
     pipeline: list[Document] = [{"$match": query}, {"$project": fields}, *stages]
     try:
-        return await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
+        return await aggregated(db.visits, pipeline, allowDiskUse=True)
     except OperationFailure as error:
         if error.code != UNKNOWN_ZONE:
             raise
@@ -158,7 +157,7 @@ async def _local(
     moment["timezone"] = (
         f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     )
-    return await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
+    return await aggregated(db.visits, pipeline, allowDiskUse=True)
 
 
 def row_of(visit: Visit) -> Document:
@@ -195,7 +194,9 @@ def row_of(visit: Visit) -> Document:
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     if fetched.archived is not None:
-        row["archived"] = _archived(fetched.archived.place)
+        place = fetched.archived.place
+        row["archived"] = {"file": place.file, "offset": place.offset, "length": place.length}
+        row["archived"] |= {"revisit": True} if place.is_revisit else {}
     return row | _mark_of(visit)
 
 
@@ -206,7 +207,9 @@ def _mark_of(visit: Visit) -> Document:
     """
     if visit.wanted is None:
         return {}
-    duplicates = _near_duplicates(visit)
+    # The verdicts are those of the whole batch.
+    verdicts = (visit.verdicts.get(post.key) for post in visit.candidates)
+    duplicates = sum(verdict is not None and not verdict.is_original for verdict in verdicts)
     events = events_of(visit, duplicates) & visit.wanted.events
     if Event.FAILING in events and visit.consecutive_errors not in visit.wanted.failures:
         events -= {Event.FAILING}
@@ -236,17 +239,6 @@ def events_of(visit: Visit, duplicates: int) -> frozenset[Event]:
     if visit.consecutive_errors:
         events.add(Event.FAILING)
     return frozenset(events)
-
-
-def _near_duplicates(visit: Visit) -> int:
-    # The verdicts are those of the whole batch.
-    verdicts = (visit.verdicts.get(post.key) for post in visit.candidates)
-    return sum(verdict is not None and not verdict.is_original for verdict in verdicts)
-
-
-def _archived(record: Archived) -> Document:
-    where: Document = {"file": record.file, "offset": record.offset, "length": record.length}
-    return where | ({"revisit": True} if record.is_revisit else {})
 
 
 def is_event(visit: Visit) -> bool:
@@ -288,7 +280,7 @@ async def recover(
         },
         {"$merge": {"into": "visits", "on": "_id", "whenMatched": "keepExisting"}},
     ]
-    await (await db.targets.aggregate(pipeline)).to_list(None)
+    await aggregated(db.targets, pipeline)
 
 
 async def by_outcome(db: Database, spider: str, since: datetime) -> list[Document]:
@@ -301,19 +293,16 @@ async def by_outcome(db: Database, spider: str, since: datetime) -> list[Documen
         "missed posts": {"$sum": "$missed_posts"},
     }
     query: Document = {"spider": spider, "at": {"$gte": since}, "pushed": {"$ne": True}}
-    return await _grouped(db, "visits", query, {"_id": "$outcome"} | summed)
+    stages: list[Document] = [{"$match": query}, {"$group": {"_id": "$outcome"} | summed}]
+    return await aggregated(db.visits, stages)
 
 
 async def by_kind(db: Database, spider: str, since: datetime) -> list[Document]:
     """Return targets visited since a time by kind (`_id`), as `pages`; without hub deliveries."""
     query: Document = {"spider": spider, "last_visit.at": {"$gte": since}}
     query["last_visit.pushed"] = {"$ne": True}
-    return await _grouped(db, "targets", query, {"_id": "$kind", "pages": {"$sum": 1}})
-
-
-async def _grouped(db: Database, name: str, query: Document, group: Document) -> list[Document]:
-    pipeline = [{"$match": query}, {"$group": group}]
-    return await (await db[name].aggregate(pipeline)).to_list(None)
+    stages: list[Document] = [{"$match": query}, {"$group": {"_id": "$kind", "pages": {"$sum": 1}}}]
+    return await aggregated(db.targets, stages)
 
 
 async def failing_pages(db: Database, spider: str) -> tuple[int, datetime | None]:

@@ -21,9 +21,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import DuplicateKeyError
 
-from crawler.storage.client import Database, Document, in_async_batches, insert_new
+from crawler.storage.client import (
+    Database,
+    Document,
+    aggregated,
+    count_by,
+    in_async_batches,
+    insert_new,
+)
 from crawler.storage.targets import ALIVE
 
 Push = Mapping[str, Any]  # `push` of a document in `feeds`
@@ -34,7 +41,6 @@ FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
 MAX_DELIVERIES = 20
 # Approximate limit for the bodies of one read.
 MAX_READ_BYTES = 32_000_000
-NO_SUCH_COLLECTION = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +286,8 @@ async def count_unsubscribing(db: Database) -> int:
 
 async def states(db: Database) -> dict[str, int]:
     """Return the number of subscriptions in each state."""
-    pipeline: list[Document] = [
-        {"$match": {"push.token": {"$exists": True}}},
-        {"$group": {"_id": "$push.state", "n": {"$sum": 1}}},
-        {"$sort": {"_id": 1}},
-    ]
-    cursor = await db.feeds.aggregate(pipeline)
-    return {row["_id"]: row["n"] async for row in cursor}
+    counts = await count_by(db.feeds, "push.state", {"push.token": {"$exists": True}})
+    return dict(sorted(counts.items()))
 
 
 async def count_ignored(db: Database, feed_key: str, token: str) -> None:
@@ -316,7 +317,10 @@ async def store(
     if feed.push.get("digest") == digest:
         await _delivered(db, feed, now, digest)
         return DeliveryResult.REPEATED
-    if await _bytes_kept(db) + len(body) > max_bytes:
+    # From the collection statistics: the bytes of all stored deliveries.
+    stats = await aggregated(db.pushes, [{"$collStats": {"storageStats": {}}}])
+    kept_bytes = sum(int(row["storageStats"]["size"]) for row in stats)
+    if kept_bytes + len(body) > max_bytes:
         await make_due(db, feed, now)
         await _delivered(db, feed, now, None)
         return DeliveryResult.POLLED
@@ -346,17 +350,6 @@ async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None
         noted["push.digest"] = digest
     query = {"_id": feed.key, "push.token": feed.push["token"]}
     await db.feeds.update_one(query, {"$set": noted, "$inc": {"push.deliveries": 1}})
-
-
-async def _bytes_kept(db: Database) -> int:
-    """Return the bytes of all stored deliveries, from the collection statistics."""
-    try:
-        cursor = await db.pushes.aggregate([{"$collStats": {"storageStats": {}}}])
-        return sum([int(stats["storageStats"]["size"]) async for stats in cursor])
-    except OperationFailure as error:
-        if error.code == NO_SUCH_COLLECTION:
-            return 0
-        raise
 
 
 async def oldest_deliveries(db: Database, spider: str, limit: int) -> list[Delivery]:

@@ -33,6 +33,7 @@ from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weig
 from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup.signatures import Registry, duplicate_keys
+from crawler.storage.paging import keys_of
 
 logger = logging.getLogger(__name__)
 # Attempts to write a table that other workers write too; then the change stays in memory.
@@ -224,8 +225,8 @@ async def stored_at_end(registry: Registry) -> AsyncIterator[Registry]:
 
 async def forget(db: Database, spider: str, feed: str | None = None) -> None:
     """Delete the table of a feed; without `feed`, of all sources of a spider."""
-    of_all = {"$gte": f"{spider} ", "$lt": f"{spider}!"}
-    await db.boilerplate.delete_many({"_id": f"{spider} {feed}" if feed is not None else of_all})
+    sources = keys_of(spider) if feed is None else f"{spider} {feed}"
+    await db.boilerplate.delete_many({"_id": sources})
 
 
 async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, Table]:

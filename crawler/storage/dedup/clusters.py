@@ -26,7 +26,7 @@ from pymongo import UpdateOne
 
 from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
-from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.client import Database, Document, in_batches, write_all
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.signatures import Member, Registry
 
@@ -346,8 +346,7 @@ def with_verdict(update: Document, verdict: Verdict | None) -> Document:
 async def show_verdicts(db: Database, verdicts: Verdicts) -> None:
     """Write verdicts to stored posts."""
     updates = [UpdateOne({"_id": key}, update_of(verdict)) for key, verdict in verdicts.items()]
-    if updates:
-        await db.posts.bulk_write(updates, ordered=False)
+    await write_all(db.posts, updates)
 
 
 async def confirm(

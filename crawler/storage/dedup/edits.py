@@ -15,6 +15,7 @@ from crawler.dedup.posts import Candidate, id_of
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.signatures import Registry
+from crawler.storage.paging import keys_of
 
 BATCH = 1000
 # Attempts when other processes change posts between the read and the deletion.
@@ -38,10 +39,7 @@ async def recover(
 
     Also elects originals for clusters whose election the crash interrupted.
     """
-    query: Document = {
-        "at": {"$gte": since},
-        "post": {"$gte": f"{spider} ", "$lt": f"{spider}!"},
-    }
+    query: Document = {"at": {"$gte": since}, "post": keys_of(spider)}
     cursor = registry.signatures.find(query, {"post": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         keys = {row["post"] for row in rows}

@@ -19,8 +19,7 @@ from crawler.storage.dedup import signatures
 from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
 from crawler.storage.paging import Key, later, read_page
-from crawler.storage.posts import count_copies
-from crawler.utils.urls import item_key
+from crawler.storage.posts import count_copies, named
 
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
@@ -272,13 +271,8 @@ async def posts_named(
     """Return posts by `_id`, or by URL: their own, that of their page, or an alias."""
     watched = await targets.of_url(db, list(urls), spider) if urls else []
     keys = {str(target.get("post") or target["_id"]) for target in watched}
-    items = [item for item in map(item_key, urls) if item]
-    named = {"_id": [given, *keys], "url": [given, *urls], "item": items}
-    query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
-    if spider is not None:
-        query["spider"] = spider
-    fields = {*signatures.POST_FIELDS, *SHOWN, "url"}
-    return await db.posts.find(query, fields).sort("_id").to_list(None)
+    fields = {*signatures.POST_FIELDS, *SHOWN}
+    return await named(db, [given, *urls], spider, [given, *keys], fields)
 
 
 async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[ObjectId | None, str]:

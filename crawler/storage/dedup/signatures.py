@@ -29,6 +29,7 @@ from crawler.storage.client import (
     Document,
     all_of,
     in_batches,
+    write_all,
 )
 from crawler.storage.field_schemas import (
     count,
@@ -315,8 +316,7 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
     raised = [
         UpdateOne({"_id": post.id}, {"$max": post.fences}) for post in candidates if post.fences
     ]
-    if raised:
-        await registry.signatures.bulk_write(raised, ordered=False)
+    await write_all(registry.signatures, raised)
 
 
 def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
@@ -68,7 +68,8 @@ def export(
         responses, blocks = 0, []
         with wacz.member(INDEX, compressed=False) as out:
             offset = 0
-            for lines in _in_blocks(_complete(files, ends)):
+            all_lines = _complete(files, ends)
+            while lines := list(islice(all_lines, BLOCK_LINES)):
                 responses += len(lines)
                 packer = zlib.compressobj(9, zlib.DEFLATED, GZIP_BITS)
                 data = packer.compress("".join(map(str, lines)).encode("ascii")) + packer.flush()
@@ -172,14 +173,3 @@ def _complete(files: list[WarcFile], ends: dict[WarcFile, int]) -> Iterator[Line
     for line in merged(files):
         if int(line.fields["offset"]) < end_of[line.fields["filename"]]:
             yield line
-
-
-def _in_blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    block: list[Line] = []
-    for line in lines:
-        block.append(line)
-        if len(block) == BLOCK_LINES:
-            yield block
-            block = []
-    if block:
-        yield block

@@ -140,9 +140,11 @@ class ArchiveWriter:
             for _ in range(len(self._waiting)):
                 exchange, earlier, archiving = self._waiting[0]
                 compress = partial(entry_of, exchange, earlier if self.has(earlier) else None)
-                is_large = exchange.size > LARGE_BYTES
-                entry = await self._run(compress) if is_large else compress()
-                if not self._has_room(entry):
+                in_thread = exchange.size > LARGE_BYTES
+                entry = await self._run(compress) if in_thread else compress()
+                is_large = self._size + len(entry.data) > self._file_bytes
+                is_full = self._responses >= MAX_RESPONSES or (self._responses and is_large)
+                if self._name is None or is_full:
                     self._name = None
                     await self._run(partial(self._change_file, exchange.at))
                     self._begin_places(0)
@@ -182,11 +184,6 @@ class ArchiveWriter:
         assert self._file is not None
         self._name, self._size = self._file.file.name, self._file.size
         self._responses = responses
-
-    def _has_room(self, entry: Entry) -> bool:
-        if self._name is None or self._responses >= MAX_RESPONSES:
-            return False
-        return not self._responses or self._size + len(entry.data) <= self._file_bytes
 
     def _place(self, entry: Entry) -> Archived:
         assert self._name is not None

@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -321,22 +322,20 @@ class Export:
         """Yield the documents in a file, in its order. only: those with these `_id`s."""
         request = self._request
         with self._destination.opened(path) as file:
-            rows = documents_in(
-                file, self._table, request.file_format, compressed=request.compressed
-            )
-            yield self._checked(path, rows, only)
 
-    def _checked(
-        self, path: str, rows: Iterator[Document], only: frozenset[Any] | None
-    ) -> Iterator[Document]:
-        try:
-            for row in rows:
-                if only is None or row["_id"] in only:
-                    yield row
-        except (ValueError, TypeError, LookupError, EOFError, StopIteration):
-            raise ConfigError(
-                f"{self._destination.name}/{path}: damaged. Delete it to write it again"
-            ) from None
+            def wanted() -> Iterator[Document]:
+                try:
+                    for row in documents_in(
+                        file, self._table, request.file_format, compressed=request.compressed
+                    ):
+                        if only is None or row["_id"] in only:
+                            yield row
+                except (ValueError, TypeError, LookupError, EOFError, StopIteration):
+                    raise ConfigError(
+                        f"{self._destination.name}/{path}: damaged. Delete it to write it again"
+                    ) from None
+
+            yield wanted()
 
     async def _batches(self, parts: list[_Part]) -> AsyncGenerator[tuple[_Part, bytes]]:
         """Yield the raw batches of each part, and empty bytes at its end."""
@@ -406,19 +405,15 @@ class _Partitions:
         if self._next_deleted is None:
             return rows, sizes
         merged, merged_sizes = [], []
+        order = itemgetter(self._table.time, "_id")
         for row, size in zip(rows, sizes, strict=True):
-            while self._next_deleted is not None and self._precedes(self._next_deleted, row):
-                merged.append(self._next_deleted)
-                merged_sizes.append(len(bson.encode(self._next_deleted)))
+            while (gone := self._next_deleted) is not None and order(gone) < order(row):
+                merged.append(gone)
+                merged_sizes.append(len(bson.encode(gone)))
                 self._next_deleted = next(self._deleted, None)
             merged.append(row)
             merged_sizes.append(size)
         return merged, merged_sizes
-
-    def _precedes(self, row: Document, other: Document) -> bool:
-        time = self._table.time
-        assert time is not None
-        return bool((row[time], row["_id"]) < (other[time], other["_id"]))
 
     def finish(self) -> None:
         """Complete the open file, if there is one, and begin to move it to its place."""

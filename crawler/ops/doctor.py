@@ -11,6 +11,7 @@ import pkgutil
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -350,7 +351,12 @@ def check_definitions(
     findings: list[Finding] = []
     spiders: Spiders = {}
     for package in settings.getlist("SPIDER_MODULES"):
-        for name in _module_names(package):
+        names_of_modules = [package]
+        # An error is reported below, where the module is imported again.
+        with suppress(Exception):
+            path = import_module(package).__path__
+            names_of_modules += [m.name for m in pkgutil.iter_modules(path, f"{package}.")]
+        for name in names_of_modules:
             try:
                 module = import_module(name)
             except Exception as error:  # noqa: BLE001 - a user's module may raise anything
@@ -374,15 +380,6 @@ def check_definitions(
     sites: dict[str, Site] = {}
     findings += [_load_site(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
     return findings, list(sites.values())
-
-
-def _module_names(package: str) -> list[str]:
-    """Return the names of a module and, if it is a package, of the modules in it."""
-    try:
-        path = import_module(package).__path__
-    except Exception:  # noqa: BLE001 - the caller imports the module again and reports the error
-        return [package]
-    return [package, *(module.name for module in pkgutil.iter_modules(path, f"{package}."))]
 
 
 def _load_site(job: Job, sites: dict[str, Site]) -> Finding:

@@ -370,7 +370,9 @@ class Restatement:
         if before is not None and self._before_row is not None and row["outcome"] != Outcome.NEW:
             changed = before.content_hash != now.content_hash
             if changed and not row["changed"]:
-                size = _size_of_difference(before.content, now.content)
+                contents = (before.content, now.content)
+                old, new = ("\n".join(posts.as_lines(content)) for content in contents)
+                size = diff_size(old, new) if is_quick(old, new) else estimated_diff_size(old, new)
                 values |= {"outcome": str(Outcome.CHANGED), "changed": 1, "event": True}
                 values |= {"diff_size": size, "reread": True, "reason": FOUND}
                 self.added.append((self._before_row, row))
@@ -417,8 +419,3 @@ async def restate(rows: list[Document], since: datetime | None, read: Read) -> R
         else:
             result.add_unknown(row)
     return result
-
-
-def _size_of_difference(before: Document, after: Document) -> int:
-    old, new = ("\n".join(posts.as_lines(content)) for content in (before, after))
-    return diff_size(old, new) if is_quick(old, new) else estimated_diff_size(old, new)

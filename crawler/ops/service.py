@@ -478,33 +478,25 @@ class Service:
 
     def _ended(self, word: str, began: float, task: asyncio.Task[dict[str, Any]]) -> None:
         del self.running[word]
+        self._wake.set()
+        state, now = self.states[word], self._now()
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            self._run_succeeded(word, task.result(), self._now() - began)
-        else:
-            self._run_failed(word, error)
-        self._wake.set()
-
-    def _run_succeeded(self, word: str, counts: dict[str, Any], seconds: float) -> None:
-        self._names[word] = str(counts["name"])
-        self.report.add(word, counts)
-        state = self.states[word]
-        is_idle = not counts["of_all"] and not state.skips_read
-        state.ended(RunEnd.IDLE if is_idle else RunEnd.SUCCESS, self._now())
-        level = logging.INFO if counts["visits"] else logging.DEBUG
-        logger.log(level, "%s", run_line(counts, seconds))
-
-    def _run_failed(self, word: str, error: BaseException) -> None:
-        state = self.states[word]
-        if isinstance(error, Busy):
-            state.ended(RunEnd.BUSY, self._now())
+            counts = task.result()
+            self._names[word] = str(counts["name"])
+            self.report.add(word, counts)
+            is_idle = not counts["of_all"] and not state.skips_read
+            state.ended(RunEnd.IDLE if is_idle else RunEnd.SUCCESS, now)
+            level = logging.INFO if counts["visits"] else logging.DEBUG
+            logger.log(level, "%s", run_line(counts, now - began))
+        elif isinstance(error, Busy):
+            state.ended(RunEnd.BUSY, now)
             if state.repeated == 1:
                 logger.info("Run of %s postponed: %s", word, error)
-            return
-        self.report.failed(word)
-        seconds = state.ended(RunEnd.FAILED, self._now())
-        message = describe_error(error)
-        logger.error("Run of %s failed, retrying in %.0f s: %s", word, seconds, message)
+        else:
+            self.report.failed(word)
+            seconds, message = state.ended(RunEnd.FAILED, now), describe_error(error)
+            logger.error("Run of %s failed, retrying in %.0f s: %s", word, seconds, message)
 
     async def _end(self) -> None:
         """End the runs in progress; wait for their last visits to be stored, up to a timeout."""

@@ -19,6 +19,7 @@ from crawler.dedup.sketch import Scheme, Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import labels, queries, signatures
+from crawler.storage.dedup.index import META, stored_scheme
 from crawler.storage.dedup.labels import Label
 from crawler.storage.dedup.queries import Cluster
 from crawler.storage.target_queries import names_of, nearest
@@ -268,7 +269,7 @@ async def compare_posts(
     urls:          URLs or ids of the posts
     by_datasketch: also return the estimates of the library datasketch, which is slow to import
     """
-    scheme = await queries.stored_scheme(db, config)
+    scheme = stored_scheme(await db.meta.find_one(META) or {}, config)
     posts = [await _find_post(db, config, url, spider) for url in urls]
     if posts[0]["_id"] == posts[1]["_id"]:
         raise ConfigError(f"both are the same post: {posts[0]['_id']}")

@@ -33,7 +33,7 @@ from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key, keys_of
-from crawler.storage.posts import store_versions, update_of, with_field
+from crawler.storage.posts import store_versions, update_of, version_of, with_field
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
@@ -452,19 +452,8 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
     """Store the posts of feed visits, and their versions; safe to repeat."""
     rows = [(v, key, post) for v in batch if v.collected for key, post in v.collected.posts]
     for part in in_batches(rows, BATCH):
-        # The format of `posts.row_of`, with the post's key as the target.
         versions = [
-            {
-                "_id": f"{key} {post.content_hash}",
-                "spider": visit.fetched.target.spider,
-                "target": key.removeprefix(f"{visit.fetched.target.spider} "),
-                "content_hash": post.content_hash,
-                "visit": visit.id,
-                "fence": visit.fetched.target.fence,
-                "at": visit.fetched.at,
-                "size": len(str(post.content).encode()),
-                "content": post.content,
-            }
+            version_of(visit, key, post.content_hash, len(str(post.content).encode()), post.content)
             for visit, key, post in part
         ]
         await store_versions(db, versions)

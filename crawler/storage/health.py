@@ -40,7 +40,7 @@ from crawler.storage.client import (
     server_uri,
     write_all,
 )
-from crawler.storage.dedup.index import META
+from crawler.storage.dedup.index import META, stored_scheme
 from crawler.storage.schema import TEST
 from crawler.utils.process import Say
 from crawler.utils.time import EPOCH
@@ -304,28 +304,23 @@ class _Checker:
     async def check_versions(self) -> None:
         """Compare each version with its visit."""
         fields = ("spider", "target", "visit", "at", "content_hash")
-        n = 0
-        async for rows in _batches(self.db.versions.find({"visit": {"$exists": True}}, fields)):
+        versions = self.db.versions.find({"visit": {"$exists": True}}, fields)
+        async for rows in self._read("versions", versions):
             ids = [row["visit"] for row in rows]
             logged = await self._by_id("visits", ids, "at", "target", "content_hash")
             for row in rows:
-                self._check_version(row, logged.get(row["visit"]))
-            n += len(rows)
-            await self._after_batch("versions", n)
-
-    def _check_version(self, row: Document, visit: Document | None) -> None:
-        if visit is None:
-            if row["at"] >= self.rolled.get(row["spider"], row["at"]):
-                self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: its visit is not logged")
-            return
-        # Posts of a feed have no visit of their own, only the feed's.
-        is_own = visit["target"] == row["target"]
-        if visit["at"] != row["at"] or (
-            is_own and visit.get("content_hash") != row["content_hash"]
-        ):
-            self.report.add(
-                Invariant.VERSION_LOGGED, f"{row['_id']}: its visit has another content"
-            )
+                problem = ""
+                if (visit := logged.get(row["visit"])) is None:
+                    if row["at"] >= self.rolled.get(row["spider"], row["at"]):
+                        problem = "its visit is not logged"
+                # Posts of a feed have no visit of their own, only the feed's.
+                elif visit["at"] != row["at"] or (
+                    visit["target"] == row["target"]
+                    and visit.get("content_hash") != row["content_hash"]
+                ):
+                    problem = "its visit has another content"
+                if problem:
+                    self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: {problem}")
 
     async def check_current_versions(self) -> None:
         """Check that the current version of each target exists."""
@@ -333,19 +328,16 @@ class _Checker:
             "kind": {"$ne": str(Kind.FEED)}, "alias_of": {"$exists": False},
             "content_hash": {"$type": "string"},
         }  # fmt: skip
-        n = 0
-        async for rows in _batches(self.db.targets.find(query, ("content_hash",))):
+        targets = self.db.targets.find(query, ("content_hash",))
+        async for rows in self._read("targets", targets):
             keys = {f"{row['_id']} {row['content_hash']}": row["_id"] for row in rows}
             stored = await self._by_id("versions", keys)
             for key in sorted(keys.keys() - stored.keys()):
                 self._add(Invariant.HAS_VERSION, keys[key], "its version is missing")
-            n += len(rows)
-            await self._after_batch("targets", n)
 
     async def check_posts(self) -> None:
         """Compare posts with their targets and visits."""
-        n = 0
-        async for rows in _batches(self.db.posts.find({}, POST_FIELDS)):
+        async for rows in self._read("posts", self.db.posts.find({}, POST_FIELDS)):
             keys = [
                 f"{row['spider']} {row['feed']}" if row.get("feed") else str(row["_id"])
                 for row in rows
@@ -363,8 +355,6 @@ class _Checker:
                         self.report.add(Invariant.POST_LOGGED, row["_id"])
                         if self.repair_at is not None:
                             self.report.store_again(key, self.repair_at)
-            n += len(rows)
-            await self._after_batch("posts", n)
 
     def _check_post(self, post: Document, key: str, targets: dict[Any, Document]) -> None:
         target = targets.get(key)
@@ -380,8 +370,8 @@ class _Checker:
 
     async def check_signatures(self) -> None:
         """Compare signatures with their posts."""
-        n = 0
-        async for rows in _batches(self.db.signatures.find({}, ("post", *FENCES))):
+        signatures = self.db.signatures.find({}, ("post", *FENCES))
+        async for rows in self._read("signatures", signatures):
             posts = await self._by_id("posts", [row["post"] for row in rows], *FENCES.values())
             for row in rows:
                 post = posts.get(row["post"])
@@ -398,31 +388,23 @@ class _Checker:
                     self.report.add(
                         Invariant.SIGNATURE_CURRENT, f"{row['post']}: stored by another visit"
                     )
-            n += len(rows)
-            self.say(f"checking signatures: {n:,}")
 
     async def check_unsigned(self) -> None:
         """Check posts without a signature: no cluster, and no text to compare."""
-        from crawler.config import Config
-        from crawler.storage.dedup import queries, signatures
+        from crawler.storage.dedup import signatures
 
-        scheme = await queries.stored_scheme(self.db, Config.model_construct())
-        n = 0
-        async for rows in _batches(self.db.posts.find({}, ("cluster", "original", "duplicate_of"))):
+        scheme = stored_scheme(await self.db.meta.find_one(META) or {}, Config.model_construct())
+        stored = self.db.posts.find({}, ("cluster", "original", "duplicate_of"))
+        async for rows in self._read("posts without signatures", stored):
             signed = await self._by_id("signatures", [id_of(row["_id"]) for row in rows])
             unsigned = [row for row in rows if id_of(row["_id"]) not in signed]
             for row in unsigned:
                 if "cluster" in row or "duplicate_of" in row or row.get("original") is False:
                     self.report.add(Invariant.POST_SIGNATURE, row["_id"])
-            n += len(rows)
-            self.say(f"checking posts without signatures: {n:,}")
-            if not unsigned:
-                continue
             query: Document = {"_id": {"$in": [row["_id"] for row in unsigned]}}
-            cursor = self.db.posts.find(query, signatures.POST_FIELDS)
-            async for posts in _batches(cursor, TEXTS_BATCH):
-                for post in posts:
-                    self.report.uncompared += signatures.candidate_of(post, scheme) is not None
+            posts = self.db.posts.find(query, signatures.POST_FIELDS, batch_size=TEXTS_BATCH)
+            async for post in posts:
+                self.report.uncompared += signatures.candidate_of(post, scheme) is not None
 
     async def check_clusters(self) -> None:
         """Compare clusters with their signatures and with the posts that show them."""
@@ -491,6 +473,16 @@ class _Checker:
         cursor = self.db[name].find(query, fields or ("_id",))
         return {row["_id"]: row async for row in cursor}
 
+    async def _read(self, what: str, cursor: Any) -> AsyncIterator[list[Document]]:
+        """Yield batches of documents; after each one, show the progress and apply the repairs."""
+        n = 0
+        # The server's default batches grow to 16 MB.
+        cursor = cursor.batch_size(BATCH)
+        while rows := await cursor.to_list(BATCH):
+            yield rows
+            n += len(rows)
+            await self._after_batch(what, n)
+
     async def _after_batch(self, what: str, n: int) -> None:
         self.say(f"checking {what}: {n:,}")
         repairs, self.report.repairs = self.report.repairs, []
@@ -539,13 +531,6 @@ class _ByUrl:
             self._next = None
             if row["target"] == url:
                 yield row
-
-
-async def _batches(cursor: Any, size: int = BATCH) -> AsyncIterator[list[Document]]:
-    # The server's default batches grow to 16 MB.
-    cursor = cursor.batch_size(size)
-    while rows := await cursor.to_list(size):
-        yield rows
 
 
 def _is_other(post: Document, target: Document) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import bson
 import numpy as np
@@ -138,31 +138,12 @@ def plan_of(target: Document) -> VisitPlan | None:
     """Return the schedule of a stored target; None before the first plan and for aliases."""
     if not (plan := target.get("plan")):
         return None
-    return {
-        "id": str(plan.get("id")),
-        "policy": plan.get("policy"),
-        "frequency_class": plan.get("frequency_class"),
-        "windows": plan.get("windows") or [],
-        "weeks": plan.get("weeks", 1),
-        "slots": plan.get("slots") or [],
-        "every_hours": plan.get("every_hours", 0.0),
-        "phase_hours": plan.get("phase_hours", 0.0),
-        "min_hours": plan.get("min_hours"),
-        "max_hours": plan.get("max_hours"),
-        "until": plan.get("until"),
-        "visits_per_week": plan.get("visits_per_week") or 0.0,
-        "rate_per_week": plan.get("rate_per_week"),
-        "rate_low": plan.get("rate_low"),
-        "rate_high": plan.get("rate_high"),
-        "batch": plan.get("batch"),
-        "freshness": plan.get("freshness"),
-        "age_days": plan.get("age_days"),
-        "missed_per_week": plan.get("missed_per_week"),
-        "delay_hours": plan.get("delay_hours"),
-        "marginal_value": plan.get("marginal_value"),
-        "last_value": plan.get("last_value"),
-        "limited_by": plan.get("limited_by"),
-    }
+    shown = {name: plan.get(name) for name in VisitPlan.__annotations__}
+    lists = {name: plan.get(name) or [] for name in ("windows", "slots")}
+    numbers = {name: plan.get(name) or 0.0 for name in ("every_hours", "phase_hours")}
+    per_week = plan.get("visits_per_week") or 0.0
+    shown |= lists | numbers | {"id": str(plan.get("id")), "visits_per_week": per_week}
+    return cast("VisitPlan", shown | {"weeks": plan.get("weeks", 1)})
 
 
 async def activate(

@@ -28,6 +28,7 @@ from crawler.storage.client import (
     MongoRetry,
     aggregated,
     count_by,
+    in_async_batches,
     in_batches,
     write_all,
 )
@@ -82,17 +83,27 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
 
 def row_of(visit: Visit) -> Document:
     """Return the version that a visit stores."""
-    fetched, target = visit.fetched, visit.fetched.target
+    fetched = visit.fetched
+    return version_of(
+        visit, fetched.target.key, fetched.content_hash, fetched.size, content_of(fetched)
+    )
+
+
+def version_of(
+    visit: Visit, key: str, content_hash: str | None, size: int, content: Document
+) -> Document:
+    """Return a version of a target or post that a visit stores."""
+    target = visit.fetched.target
     return {
-        "_id": _key(target.spider, target.url, fetched.content_hash),
+        "_id": f"{key} {content_hash}",
         "spider": target.spider,
-        "target": target.url,
-        "content_hash": fetched.content_hash,
+        "target": key.removeprefix(f"{target.spider} "),
+        "content_hash": content_hash,
         "visit": visit.id,
         "fence": target.fence,
-        "at": fetched.at,
-        "size": fetched.size,
-        "content": content_of(fetched),
+        "at": visit.fetched.at,
+        "size": size,
+        "content": content,
     }
 
 
@@ -105,7 +116,7 @@ def content_of(fetched: Fetched) -> Document:
 
 async def contents(db: Database, targets: Iterable[Target]) -> dict[str, Document]:
     """Return the contents of targets at their last visits, by key, without pruned ones."""
-    keys = {_key(each.spider, each.url, each.content_hash): each.key for each in targets}
+    keys = {f"{each.key} {each.content_hash}": each.key for each in targets}
     cursor = db.versions.find({"_id": {"$in": list(keys)}}, {"content": 1})
     return {keys[row["_id"]]: row["content"] async for row in cursor}
 
@@ -151,10 +162,6 @@ def _field_lines(name: str, value: Any) -> list[str]:
         return [f"{name}: {entry}" for entry in value]
     parts = str(value).splitlines() or [""]
     return [f"{name}: {parts[0]}", *parts[1:]]
-
-
-def _key(spider: str, url: str, content_hash: str | None) -> str:
-    return f"{spider} {url} {content_hash}"
 
 
 def words_of(post: Document) -> str | None:
@@ -545,15 +552,12 @@ class SizeLimits:
             {"$sort": {"at": 1}},
             {"$project": SIZE_FIELDS},
         ]
-        batch: list[Document] = []
-        async for row in await self._db.versions.aggregate(stages, batchSize=BATCH):
-            batch.append(row)
-            if len(batch) == BATCH:
-                kept = await self._remove(batch, kept, limit_bytes, deletion)
-                batch = []
+        oldest_first = await self._db.versions.aggregate(stages, batchSize=BATCH)
+        async for batch in in_async_batches(oldest_first, BATCH):
+            kept = await self._remove(batch, kept, limit_bytes, deletion)
             if kept <= limit_bytes:
                 break
-        return await self._remove(batch, kept, limit_bytes, deletion)
+        return kept
 
     async def _remove(
         self, rows: list[Document], kept: int, limit_bytes: float, deletion: VersionDeletion

@@ -289,6 +289,11 @@ class RedisRetry(Retrying):
                 raise error
 
 
+def glob_escaped(text: str) -> str:
+    """Return a pattern of SCAN that matches a text."""
+    return re.sub(r"([\\*?^\[\]-])", r"\\\1", text)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """The queue of a run: waiting entries, leased entries, and live workers."""
@@ -301,7 +306,7 @@ class QueueState:
 
 async def queue_states(client: Redis, database: str) -> list[QueueState]:
     """Return the queues of all shared runs, by spider."""
-    pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:run"
+    pattern = glob_escaped(f"{{freshet:{database}:") + "*}:run"
     states = []
     with user_errors(client):
         for key in sorted([key.decode() async for key in client.scan_iter(pattern, count=1000)]):

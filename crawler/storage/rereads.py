@@ -8,7 +8,7 @@ each target has either its old or its new history.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,8 +18,8 @@ from pymongo import DeleteOne, UpdateOne
 
 from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
-from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.posts import recount_bytes, with_words
+from crawler.storage.client import Database, Document, Item, in_batches
+from crawler.storage.posts import recount_bytes, with_field, with_words
 
 BATCH = 500
 # A document is limited to 16 MB, and a write cannot be split over several documents.
@@ -98,8 +98,7 @@ def post_update(
         }
     }
     for name, values in (("compare", compared), ("markup", markup or None)):
-        operator, value = ("$unset", "") if values is None else ("$set", list(values))
-        update[operator] = update.get(operator, {}) | {name: value}
+        update = with_field(update, name, None if values is None else list(values))
     return with_words(update, update["$set"])
 
 
@@ -112,14 +111,7 @@ async def store(db: Database, spider: str, batch: Sequence[Writes], now: datetim
         if any(len(row) > MAX_WRITE_BYTES for row in encoded):
             too_large.append(writes.key)
             continue
-        groups: list[list[bytes]] = [[]]
-        size = 0
-        for row in encoded:
-            if groups[-1] and size + len(row) > MAX_PART_BYTES:
-                groups.append([])
-                size = 0
-            groups[-1].append(row)
-            size += len(row)
+        groups = list(_by_size(encoded, len))
         for number, rows in enumerate(groups, 1):
             part: Document = {
                 "_id": f"{writes.key} {number}", "spider": spider, "target": writes.key,
@@ -128,7 +120,7 @@ async def store(db: Database, spider: str, batch: Sequence[Writes], now: datetim
             }  # fmt: skip
             parts.append(part)
     # Ordered, so that the last part is stored after all others.
-    for few in _by_size(parts):
+    for few in _by_size(parts, lambda part: sum(map(len, part["writes"]))):
         await db.rereads.insert_many(few, ordered=True)
     await _write(db, parts)
     keys = list(dict.fromkeys(part["target"] for part in parts))
@@ -180,15 +172,15 @@ async def _finish(db: Database, spider: str, keys: Iterable[str], ids: Sequence[
     await db.rereads.delete_many({"_id": {"$in": list(ids)}})
 
 
-def _by_size(parts: Sequence[Document]) -> Iterable[list[Document]]:
-    few: list[Document] = []
+def _by_size(values: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield values in lists of at most MAX_PART_BYTES, or of a single larger value."""
+    few: list[Item] = []
     size = 0
-    for part in parts:
-        part_bytes = sum(len(row) for row in part["writes"])
-        if few and size + part_bytes > MAX_PART_BYTES:
+    for value in values:
+        if few and size + size_of(value) > MAX_PART_BYTES:
             yield few
             few, size = [], 0
-        few.append(part)
-        size += part_bytes
+        few.append(value)
+        size += size_of(value)
     if few:
         yield few

@@ -109,13 +109,7 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     if definition is None or definition.is_too_long:
         update["$unset"] = {"definition": ""}
     elif definition.stored is None:
-        update["$set"]["definition"] = {
-            "reader": definition.reader,
-            "keys": definition.keys,
-            "file": definition.file,
-            "withheld": list(definition.withheld),
-            "stored": now,
-        }
+        update["$set"]["definition"] = _stored(definition, now)
     before = await db.sites.find_one_and_update(
         {"_id": wrapper.name}, update, {"definition.file": 1},
         upsert=True, return_document=ReturnDocument.BEFORE,

@@ -67,54 +67,47 @@ class Index:
     async def judge(
         self, candidates: Sequence[Candidate], emptied: Sequence[str], now: datetime
     ) -> BatchVerdicts:
-        """Return the verdicts on texts; emptied: keys of texts with nothing to compare."""
+        """Claim texts, then read their clusters again, and return the verdicts.
+
+        A claim returns each text's verdict, which another text of the batch may have changed since.
+        Posts are confirmed after they are stored, but printed verdicts cannot be corrected.
+
+        emptied: keys of texts with nothing to compare; earlier versions may have been claimed
+        """
+        registry = self.registry
+        # No other batch has this time.
         now = self.judged_at = max(self.judged_at + MILLISECOND, now)
-        judged = await _judge(self.registry, candidates, emptied, now)
+        await edits.release(registry, emptied, now)
+        rows = await _stored_rows(registry, candidates, {"sketch": 1, "created": 1, "seen": 1})
+        # Candidates that are new, have an earlier date, or have another text.
+        new = [
+            candidate
+            for candidate in candidates
+            if (row := rows.get(candidate.key)) is None
+            or signatures.is_earlier(candidate, row)
+            or row["sketch"] != candidate.sketch.encode()
+        ]
+        claimed = await claims.claim(registry, new, now)
+        stored = await _stored_rows(registry, candidates, {"at": 1, "cluster": 1})
+        query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
+        clusters = {row["_id"]: row async for row in registry.clusters.find(query)}
+        clustered = {
+            candidate: cluster
+            for candidate in candidates
+            if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
+        }
+        # The original before this batch, by the current one.
+        new_keys = {key for key, row in stored.items() if row["at"] == now}
+        replaced = {}
+        for cluster in clusters.values():
+            before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
+            if before and before[0] not in new_keys and before[0] != cluster["post"]:
+                replaced[cluster["post"]] = before[0]
         noted = {"$set": {"at": now}, "$max": {"last": self.last}}
-        concern = self.registry.signatures.write_concern
+        concern = registry.signatures.write_concern
         meta = self.db.get_collection("meta", write_concern=concern)
         await meta.update_one({"_id": self.key}, noted)
-        return judged
-
-
-async def _judge(
-    registry: Registry, candidates: Sequence[Candidate], emptied: Sequence[str], now: datetime
-) -> BatchVerdicts:
-    """Claim texts, then read their clusters again.
-
-    A claim returns each text's verdict, which another text of the batch may have changed since.
-    Posts are confirmed after they are stored, but printed verdicts cannot be corrected.
-
-    emptied: keys of texts with nothing to compare; earlier versions may have been claimed
-    now:     a time that no other batch has
-    """
-    await edits.release(registry, emptied, now)
-    rows = await _stored_rows(registry, candidates, {"sketch": 1, "created": 1, "seen": 1})
-    # Candidates that are new, have an earlier date, or have another text.
-    new = [
-        candidate
-        for candidate in candidates
-        if (row := rows.get(candidate.key)) is None
-        or signatures.is_earlier(candidate, row)
-        or row["sketch"] != candidate.sketch.encode()
-    ]
-    claimed = await claims.claim(registry, new, now)
-    stored = await _stored_rows(registry, candidates, {"at": 1, "cluster": 1})
-    query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
-    clusters = {row["_id"]: row async for row in registry.clusters.find(query)}
-    clustered = {
-        candidate: cluster
-        for candidate in candidates
-        if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
-    }
-    # The original before this batch, by the current one.
-    new_keys = {key for key, row in stored.items() if row["at"] == now}
-    replaced = {}
-    for cluster in clusters.values():
-        before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
-        if before and before[0] not in new_keys and before[0] != cluster["post"]:
-            replaced[cluster["post"]] = before[0]
-    return BatchVerdicts(await _current_verdicts(registry, claimed, clustered), replaced)
+        return BatchVerdicts(await _current_verdicts(registry, claimed, clustered), replaced)
 
 
 async def _stored_rows(

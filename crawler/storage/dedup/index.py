@@ -97,8 +97,7 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
     fills: restore the claims in Redis if Redis has lost them
     """
     meta = await db.meta.find_one(META) or {}
-    name = meta.get("scheme", config.duplicates).partition("-")[0]
-    scheme = scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
+    scheme = stored_scheme(meta, config)
     if meta.get("backend") != REDIS:
         registry = Registry.of(db, scheme, None, config.duplicate_date_days)
         async with boilerplate.stored_at_end(registry):
@@ -134,6 +133,12 @@ async def _connected(db: Database, config: Config) -> AsyncIterator[RedisBands]:
         yield RedisBands(client, f"freshet:{db.name}:duplicates")
     finally:
         await client.aclose()
+
+
+def stored_scheme(meta: Document, config: Config) -> Scheme:
+    """Return the scheme of the stored posts; without posts, the one in the settings."""
+    name = meta.get("scheme", config.duplicates).partition("-")[0]
+    return scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
 
 
 def wanted_meta(config: Config) -> Document | None:

@@ -10,9 +10,8 @@ from datetime import datetime
 from bson import ObjectId
 from typing_extensions import TypedDict
 
-from crawler.config import Config
 from crawler.dedup.posts import id_of
-from crawler.dedup.sketch import Scheme, Sketch, scheme_of
+from crawler.dedup.sketch import Sketch
 from crawler.storage import targets
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import signatures
@@ -279,13 +278,6 @@ async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[Objec
     """Return the originals by cluster."""
     cursor = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
     return {row["_id"]: row["post"] async for row in cursor}
-
-
-async def stored_scheme(db: Database, config: Config) -> Scheme:
-    """Return the scheme of the stored posts; without posts, the one in the settings."""
-    meta = await db.meta.find_one(META) or {}
-    name = meta.get("scheme", config.duplicates).partition("-")[0]
-    return scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
 
 
 # Maximum number of reads for one page of clusters with copies: a cluster whose copies have all left

@@ -5,7 +5,6 @@ MongoDB remains authoritative: the claims can be restored from the sketches stor
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
@@ -27,7 +26,7 @@ from crawler.dedup.sketch import (
     TAG_BYTES,
 )
 from crawler.storage.client import in_batches
-from crawler.storage.redis import user_errors
+from crawler.storage.redis import glob_escaped, user_errors
 
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)
@@ -162,7 +161,7 @@ class RedisBands:
 
     async def _all_keys(self) -> AsyncIterator[list[Any]]:
         """Yield the keys of the index in batches."""
-        pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
+        pattern = glob_escaped(self._keys) + "*"
         cursor: int | None = None
         while cursor != 0:
             with user_errors(self._client):
@@ -190,21 +189,16 @@ class RedisBands:
         """Call a script for each part; return the replies in order."""
         replies: list[list[Any]] = []
         for some in in_batches(parts, SCRIPTS_A_PIPELINE):
-            replies += await self._replies(script, some)
+            with user_errors(self._client):
+                received = await self._sent(script, some)
+                if any(isinstance(reply, NoScriptError) for reply in received):
+                    await self._client.script_load(script.script)
+                    received = await self._sent(script, some)
+                for reply in received:
+                    if isinstance(reply, Exception):
+                        raise reply
+            replies += [reply or [] for reply in received]
         return replies
-
-    async def _replies(
-        self, script: AsyncScript, parts: Sequence[Sequence[Any]]
-    ) -> list[list[Any]]:
-        with user_errors(self._client):
-            replies = await self._sent(script, parts)
-            if any(isinstance(reply, NoScriptError) for reply in replies):
-                await self._client.script_load(script.script)
-                replies = await self._sent(script, parts)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-        return [reply or [] for reply in replies]
 
     async def _sent(self, script: AsyncScript, parts: Sequence[Sequence[Any]]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pymongo import ReplaceOne
+from pymongo import UpdateOne
 
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import Database, Document, write_all
@@ -233,12 +233,13 @@ async def mark_read(db: Database, reading: Reading, post: Document) -> None:
     key = feed_of(post)
     state = reading.feeds.get(key, FeedReading(reading.until))
     until, read = max(state.until, reading.until), {*state.read, post["_id"]}
+    removed = set[str]()
     if len(read) > MAX_READ:
         cursor = db.posts.find({"_id": {"$in": list(read)}}, {"first_seen": 1})
         times = {row["_id"]: row["first_seen"] async for row in cursor}
         until = max(until, sorted(times.values())[len(times) // 2]) if times else until
-        read = {id_ for id_, at in times.items() if at > until}
-    await _put(db, reading.reader, {key: FeedReading(until, frozenset(read))})
+        removed = read - {id_ for id_, at in times.items() if at > until}
+    await write_all(db.reading, [_update(reading, key, until, {post["_id"]}, removed)])
 
 
 async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
@@ -246,8 +247,8 @@ async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
     state = reading.feeds.get(feed_of(post))
     if state is None or post["_id"] not in state.read:
         return not reading.has_read(post)
-    left = FeedReading(state.until, state.read - {post["_id"]})
-    await _put(db, reading.reader, {feed_of(post): left})
+    update = _update(reading, feed_of(post), state.until, removed={post["_id"]})
+    await write_all(db.reading, [update])
     return True
 
 
@@ -255,28 +256,37 @@ async def mark_all_read(db: Database, reading: Reading, view: View, until: datet
     """Record that a reader has read all posts of a view that were first seen until a time."""
     if view.feeds is None:
         until = max(until, reading.until)
-        await _put(db, reading.reader, {ALL_FEEDS: FeedReading(until)})
+        await write_all(db.reading, [_update(reading, ALL_FEEDS, until)])
         done: Iterable[str] = (key for key, state in reading.feeds.items() if state.until <= until)
         # The entry for all feeds replaces entries without ids of later posts.
         await db.reading.delete_many(
             {"reader": reading.reader, "feed": {"$in": list(done)}, "read": []}
         )
         return
-    nothing = FeedReading(reading.until)
-    states = {}
+    updates = []
     for key in view.feeds:
-        state = reading.feeds.get(key, nothing)
-        states[key] = FeedReading(max(until, state.until), frozenset())
-        if state.read:
-            query = {"_id": {"$in": list(state.read)}, "first_seen": {"$gt": until}}
-            later = await db.posts.distinct("_id", query)
-            states[key] = FeedReading(max(until, state.until), frozenset(later))
-    await _put(db, reading.reader, states)
+        state = reading.feeds.get(key, FeedReading(reading.until))
+        removed = set(state.read)
+        if removed:
+            query = {"_id": {"$in": list(removed)}, "first_seen": {"$gt": until}}
+            removed -= set(await db.posts.distinct("_id", query))
+        updates.append(_update(reading, key, max(until, state.until), removed=removed))
+    await write_all(db.reading, updates)
 
 
-async def _put(db: Database, reader: str, states: Mapping[str, FeedReading]) -> None:
-    writes = []
-    for key, state in states.items():
-        row = {"reader": reader, "feed": key, "until": state.until, "read": sorted(state.read)}
-        writes.append(ReplaceOne({"_id": f"{reader} {key}"}, row, upsert=True))
-    await write_all(db.reading, writes)
+def _update(
+    reading: Reading,
+    feed: str,
+    until: datetime,
+    added: Collection[str] = (),
+    removed: Collection[str] = (),
+) -> UpdateOne:
+    """Return the update of the read posts of a feed; it keeps what concurrent requests added."""
+    read: Document = {"$setUnion": [{"$ifNull": ["$read", []]}, {"$literal": list(added)}]}
+    row: Document = {
+        "reader": {"$literal": reading.reader},
+        "feed": {"$literal": feed},
+        "until": {"$max": ["$until", until]},
+        "read": {"$setDifference": [read, {"$literal": list(removed)}]},
+    }
+    return UpdateOne({"_id": f"{reading.reader} {feed}"}, [{"$set": row}], upsert=True)

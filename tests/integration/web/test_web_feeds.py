@@ -10,12 +10,15 @@ from urllib.parse import quote
 import pytest
 
 from crawler.reports.feeds import AddReport
+from crawler.storage import feed_reader
 from crawler.storage.accounts import users
+from crawler.storage.client import Database
 from crawler.storage.feed_reader import NEWEST_FIRST
 from crawler.utils.time import NEVER
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.inside import run
+from tests.integration.known_pages import on
 from tests.integration.web.browser import Browser, Browsers, browsers_of
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -93,6 +96,25 @@ def test_read_marks_are_per_reader(anna: Browser, vic: Browser, database: Db) ->
     assert titles(anna.get("/feeds").text) == ["Title one", "Title two"]
     form = {"post": other, "read": "true", "csrf": vic.token("/feeds")}
     assert vic.post("/feeds/read", form).status_code == 303, "viewers cannot mark posts as read"
+
+
+def test_concurrent_read_marks_are_all_kept(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    keys = [put_post(db, FEED, name) for name in ("a", "b", "c")]
+
+    async def mark(adb: Database) -> frozenset[str]:
+        a, b, c = [await feed_reader.post_of(adb, key) or {} for key in keys]
+        reading = await feed_reader.reading_of(adb, "anna", NOW)
+        # Each request read the marks before the other one wrote.
+        await feed_reader.mark_read(adb, reading, a)
+        await feed_reader.mark_read(adb, reading, b)
+        reading = await feed_reader.reading_of(adb, "anna", NOW)
+        assert reading.feeds[FEED].read == {keys[0], keys[1]}
+        await feed_reader.mark_read(adb, reading, c)
+        assert await feed_reader.mark_unread(adb, reading, a)
+        return (await feed_reader.reading_of(adb, "anna", NOW)).feeds[FEED].read
+
+    assert on(uri, mark) == {keys[1], keys[2]}
 
 
 def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) -> None:

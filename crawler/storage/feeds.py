@@ -33,7 +33,7 @@ from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key, keys_of
-from crawler.storage.posts import store_versions, update_of, version_of, with_field
+from crawler.storage.posts import of_feed, store_versions, update_of, version_of, with_field
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
@@ -301,8 +301,7 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     ]
     return [
         ("pushes", {"spider": spider, "url": url}),
-        # All posts of feeds have an id; only posts with an id are in the index of feeds.
-        ("posts", {"spider": spider, "feed": url, "guid": {"$exists": True}}),
+        ("posts", of_feed(spider, url)),
         *(("versions", {"spider": spider, "target": keys_of(name)}) for name in names),
         *of_pages,
         ("feeds", {"_id": key}),
@@ -377,7 +376,7 @@ async def posts_by_title(
         for post in posts
         if shared[own := features[post.id]] == 1 and post.content.get("title")
     }
-    query = {"spider": target.spider, "feed": target.url, "guid": {"$exists": True}}
+    query = of_feed(target.spider, target.url)
     number = min(2 * len(posts) + MIN_TITLES, MAX_TITLES)
     stored: dict[str, KnownPost] = {}
     for row in await _load_posts(db, target, query, latest=number):

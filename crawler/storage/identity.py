@@ -34,6 +34,7 @@ from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
+from crawler.storage.posts import of_feed
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import canonical, host_of, item_key
 
@@ -139,7 +140,7 @@ async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tu
     for target in await db.targets.find(query).limit(MAX_RENAMED).to_list(None):
         old, new, key = target["url"], target["moved_to"], target["_id"]
         names = {"_id": f"{spider} {new}", "url": new}
-        await db.posts.update_many({"spider": spider, "feed": old}, {"$set": {"feed": new}})
+        await db.posts.update_many(of_feed(spider, old), {"$set": {"feed": new}})
         await db.visits.update_many({"spider": spider, "target": old}, {"$set": {"target": new}})
         await _copy(db, "feeds", key, names)
         aliases = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]

@@ -142,6 +142,11 @@ async def named(
     return await db.posts.find(query, fields).sort("_id").to_list(None)
 
 
+def of_feed(spider: str, url: str) -> Document:
+    """Return a query for the posts of a feed. Only posts with an id are in the index of feeds."""
+    return {"spider": spider, "feed": url, "guid": {"$exists": True}}
+
+
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:
     """Return all versions of a target, oldest first."""
     return await db.versions.find({"target": url, "spider": spider}).sort("at").to_list(None)
@@ -529,8 +534,8 @@ class SizeLimits:
         if not is_feed:
             target = await self._db.targets.find_one({"_id": key}, fields) or {}
             return {key: f"{key} {target.get('content_hash')}"}
-        of_feed = {"spider": self._spider, "feed": key.removeprefix(f"{self._spider} ")}
-        posts = self._db.posts.find(of_feed, fields)
+        url = key.removeprefix(f"{self._spider} ")
+        posts = self._db.posts.find(of_feed(self._spider, url), fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
     async def bound_site(self, deletion: VersionDeletion) -> int:

@@ -15,6 +15,7 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
+from crawler.storage.posts import of_feed
 from crawler.utils.time import EPOCH
 
 BATCH = 1000
@@ -33,9 +34,9 @@ async def take_over(db: Database, keys: Sequence[str]) -> None:
     feeds = db.targets.find(query | {"kind": str(Kind.FEED)}, ("spider", "url", "fence"))
     async for feed in feeds:
         raised: Document = {"$max": {"fence": feed["fence"]}}
-        of_feed: Document = {"spider": feed["spider"], "feed": feed["url"]}
-        await db.posts.update_many(of_feed, raised)
-        cursor = db.posts.find(of_feed, ("_id",)).batch_size(BATCH)
+        posts = of_feed(feed["spider"], feed["url"])
+        await db.posts.update_many(posts, raised)
+        cursor = db.posts.find(posts, ("_id",)).batch_size(BATCH)
         while rows := await cursor.to_list(BATCH):
             ids = [id_of(row["_id"]) for row in rows]
             await db.signatures.update_many({"_id": {"$in": ids}}, raised)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from crawler.storage import feeds, recovery
+from crawler.storage import feeds, identity, recovery
 from crawler.storage.client import Database
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.leases import FENCES_OF_A_VISIT, fence_of
@@ -63,13 +63,32 @@ def test_takeover_fences_the_feed_but_not_pages_of_its_posts(
         return found
 
     claim(contents[0], feed, edit=False)
-    db.posts.update_one({"_id": KEY}, {"$set": {"feed": FEED}})
+    db.posts.update_one({"_id": KEY}, {"$set": {"feed": FEED, "guid": "first"}})
     before = sketch()
     on(uri, lambda adb: recovery.take_over(adb, [f"x {FEED}"]))
     claim(contents[1], feed)
     assert sketch() == before
     claim(contents[2], page)
     assert sketch() != before
+
+
+def test_takeover_and_renaming_read_only_the_posts_of_the_feed(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    for number in range(20):
+        own: dict[str, object] = {"feed": FEED, "guid": "first"} if number == 0 else {}
+        row = {"_id": f"x {number}", "spider": "x", "url": None, "first_seen": NOW}
+        db.posts.insert_one(row | {"content_hash": "hash"} | own)
+    put_feed(db, moves=2, moved_to="https://blog.example/new")
+    db.command("profile", 2)
+    try:
+        on(uri, lambda adb: recovery.take_over(adb, [f"x {FEED}"]))
+        on(uri, lambda adb: identity.rename_moved(adb, "x", 2))
+    finally:
+        db.command("profile", 0)
+    of_posts = {"ns": f"{db.name}.posts", "docsExamined": {"$exists": True}}
+    examined = [row["docsExamined"] for row in db.system.profile.find(of_posts)]
+    assert examined == [1, 1, 1]
+    assert db.posts.distinct("feed") == ["https://blog.example/new"]
 
 
 def test_late_feed_visit_does_not_change_its_state(stored: tuple[Db, str]) -> None:

@@ -17,8 +17,7 @@ from crawler.cli.base import Action, confirm, option, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Role, Scope
-from crawler.storage.accounts.users import Token, TokenRow
+from crawler.storage.accounts.users import Role, Scope, Token, TokenRow
 from crawler.storage.client import Database
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout

@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import client, search
-from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import META, Database, Document
 from crawler.storage.dedup.signatures import (
     BOILERPLATE_INDEXES,
@@ -56,6 +55,8 @@ INDEX_OPTIONS = (
 TEXT = "text"
 # The server's names for the fields of a text index.
 TEXT_FIELDS = ("_fts", "_ftsx")
+# Audit entries are deleted after this time.
+AUDIT_SECONDS = 400 * 24 * 3600
 _EXISTS: Document = {"$exists": True}
 
 
@@ -161,7 +162,16 @@ INDEXES: dict[str, list[IndexModel]] = {
     "plans": [_index("spiders", "at")],
     "rereads": [_index("spider")],
     "days": [_index("target", "day"), _index("spider", "day")],
-    **ACCOUNT_INDEXES,
+    # The server deletes documents whose time in these fields has passed.
+    "sessions": [_index("expires_at", expireAfterSeconds=0), _index("user")],
+    "api_tokens": [_index("expires_at", expireAfterSeconds=0), _index("user")],
+    "readers": [
+        _index("feed.token", unique=True, partialFilterExpression={"feed.token": _EXISTS}),
+    ],
+    "audit": [
+        _index("at", expireAfterSeconds=AUDIT_SECONDS),
+        IndexModel([("at", DESCENDING), ("_id", DESCENDING)]),
+    ],
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from crawler.items import Kind, Outcome
-from crawler.storage.accounts.schemas import ACCOUNT_VALIDATORS
 from crawler.storage.client import Document
 from crawler.storage.dedup.signatures import DEDUP_VALIDATORS
 from crawler.storage.field_schemas import (
@@ -20,7 +19,7 @@ from crawler.storage.field_schemas import (
     typed,
     validator,
 )
-from crawler.storage.validators_of_runs import RUN_VALIDATORS
+from crawler.storage.validators_of_runs import ACCOUNT_VALIDATORS, RUN_VALIDATORS
 
 _HISTORY = document(
     ["since", "until", "changes"],

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import Scope as ASGIScope
 
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Role, Scope
+from crawler.storage.accounts.users import Role, Scope
 from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
 

@@ -18,11 +18,12 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.posts import id_of
 from crawler.errors import Busy, ConfigError
-from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, MAX_SITES
 from crawler.storage.accounts.users import ID_BYTES, digest
 from crawler.storage.client import Database, Document
 from crawler.utils.regex import compiled
 
+# Maximum number of entries in the document of a reader, which has about 150 kB at most.
+MAX_SITES, MAX_RANGES, MAX_PAGES, MAX_MUTES = 1000, 100, 2000, 50
 MAX_PATTERN_CHARACTERS = 500
 # Two browsers of one reader may write concurrently.
 TRIES = 10

@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Self
 
 from pymongo.errors import DuplicateKeyError
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.paging import Key, Rows, read_page
 
@@ -41,6 +41,20 @@ USE = timedelta(hours=1)
 PREFIX = "freshet_"
 ID_CHARACTERS = 12
 MAX_LABEL_CHARACTERS = 100
+
+
+class Role(StrEnum):
+    """The rights of a user. VIEWER: read; EDITOR: also change settings and start crawls."""
+
+    VIEWER = "viewer"
+    EDITOR = "editor"
+
+
+class Scope(StrEnum):
+    """The rights of an API token, within the role of its user."""
+
+    READ = "read"
+    WRITE = "write"
 
 
 class UserRow(TypedDict):

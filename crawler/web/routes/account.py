@@ -16,8 +16,7 @@ from starlette.responses import Response
 
 from crawler.errors import ConfigError
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Role
-from crawler.storage.accounts.users import TokenRow, UserRow
+from crawler.storage.accounts.users import Role, TokenRow, UserRow
 from crawler.storage.client import Store
 from crawler.web import passwords
 from crawler.web.auth import (

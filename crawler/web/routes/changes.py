@@ -19,8 +19,7 @@ from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_c
 from crawler.reports.net_changes import MAX_COUNTED
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users
-from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
-from crawler.storage.accounts.schemas import MAX_MUTES
+from crawler.storage.accounts.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
 from crawler.storage.client import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of

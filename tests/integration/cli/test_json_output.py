@@ -20,7 +20,7 @@ from scrapy.utils.project import get_project_settings
 from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
 from crawler.storage import outbox
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Role, Scope
+from crawler.storage.accounts.users import Role, Scope
 from crawler.storage.alarms import Silence, record_silences
 from crawler.storage.client import Database
 from crawler.storage.embedded import EmbeddedServer

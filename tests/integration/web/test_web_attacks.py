@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httpx
 
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Role
+from crawler.storage.accounts.users import Role
 from crawler.storage.client import opened
 from crawler.web import passwords
 from crawler.web.middleware import SAFE_METHODS

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from crawler.config import Config
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Scope
+from crawler.storage.accounts.users import Scope
 from crawler.storage.client import opened
 from crawler.web import passwords
 from crawler.web.auth import guard, local_path

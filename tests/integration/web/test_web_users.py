@@ -10,7 +10,7 @@ import pytest
 
 from crawler.errors import ConfigError
 from crawler.storage.accounts import users
-from crawler.storage.accounts.schemas import Scope
+from crawler.storage.accounts.users import Scope
 from crawler.storage.client import opened
 from crawler.web import passwords
 from tests.integration.harness import Db

@@ -35,7 +35,6 @@ from crawler.extract.site_definition import Wrapper
 from crawler.notify.channels import Channel, Smtp
 from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
-from crawler.storage.pruning import LIMITS
 from crawler.storage.validators import VALIDATORS
 from crawler.utils.prometheus import Described
 from spiders.feeds import FeedsArguments
@@ -55,6 +54,63 @@ BSON_NAMES = {
     "binData": "binary", "bool": "boolean", "date": "time", "double": "number", "int": "number",
     "long": "number",
 }  # fmt: skip
+# How documents are added to each collection, and when they are deleted.
+_WITH_TARGET = "deleted with its target or site (`scrapy forget`)"
+_USER = "deleted by an editor or `scrapy web`"
+LIMITS = {
+    "targets": (
+        "one per URL that a site definition, a list or a feed names",
+        "never deleted automatically; with its site by `scrapy forget`",
+    ),
+    "visits": ("one per visit", "aggregated by day after `FRESHET_KEEP_VISITS_DAYS`"),
+    "days": (
+        "one per target and day with aggregated visits",
+        "deleted after `FRESHET_KEEP_AGGREGATES_DAYS`",
+    ),
+    "versions": (
+        "one per new content of a target or post",
+        "the newest `FRESHET_KEEP_VERSIONS` per target stay, at most `FRESHET_MAX_TARGET_MB` "
+        "per target and `FRESHET_MAX_SITE_MB` per site",
+    ),
+    "posts": ("one per item and per post of a feed", _WITH_TARGET),
+    "listings": ("one per list page and item that it shows", "deleted when no list shows the item"),
+    "feeds": ("one per feed", _WITH_TARGET),
+    "pushes": (
+        "one per delivery of a hub",
+        "deleted when a run has stored its posts; limited per feed and in total",
+    ),
+    "cells": ("one per cell", _WITH_TARGET),
+    "rereads": ("writes of a running `scrapy reread`", "deleted when it ends"),
+    "reading": ("one per reader and feed", "deleted with the user or feed; 300 posts each"),
+    "runs": ("one per run", "deleted after `FRESHET_KEEP_RUNS_DAYS`, except the last one"),
+    "plans": (
+        "one per replan and sampling phase",
+        "deleted after `FRESHET_KEEP_PLANS_DAYS` when no target has it any more",
+    ),
+    "sites": ("one per site", "deleted with the site by `scrapy forget`"),
+    "dead_letters": (
+        "one per page that repeatedly crashed workers",
+        "deleted when it is retried or dropped (`scrapy deadletters`), or with its target",
+    ),
+    "alarms": ("one per silence or breakage", "deleted a year after its end"),
+    "outbox": (
+        "one per notification",
+        "deleted a week after delivery; dead letters after 60 days; limited per channel",
+    ),
+    "notification_rules": ("one per rule of the web app", "removed by an editor; at most 200"),
+    "leases": ("one per site, channel and kind of work", "none; there are few names"),
+    "hosts": ("one per host that requested a pause", "deleted after the pause"),
+    "signatures": ("one per post that is compared", "deleted with its post"),
+    "clusters": ("one per group of near-duplicates", "deleted with its last copy"),
+    "boilerplate": ("one per source of posts", "deleted with its source"),
+    "duplicate_labels": ("one per pair that a user labeled", "changed by the user only"),
+    "users": ("one per user", _USER),
+    "sessions": ("one per signed-in browser", "deleted when it expires"),
+    "api_tokens": ("one per token", f"{_USER}, or when it expires"),
+    "readers": ("one per user", "deleted with the user; at most 150 kB each"),
+    "audit": ("one per change in the web app", "deleted after 400 days"),
+    "meta": ("state of the database", "a few documents"),
+}
 # Fills in `%(default)s` and the like.
 FORMATTER = argparse.HelpFormatter("")
 GLOBAL_OPTIONS = "Global Options"
@@ -128,7 +184,7 @@ def limits() -> Iterator[str]:
     """Yield a table of the collections: what adds a document, and what deletes it."""
     yield from table("collection", "documents", "limit")
     for name, limit in LIMITS.items():
-        yield row(f"`{name}`", limit.grows, limit.until)
+        yield row(f"`{name}`", *limit)
 
 
 def exports() -> Iterator[str]:

@@ -43,7 +43,6 @@ COMPRESSION_LEVEL = 3
 MAX_MANIFEST_BYTES, MAX_COLLECTIONS = 16 * 1024**2, 10_000
 # MongoDB's limit, with room for its own fields.
 MIN_DOCUMENT_BYTES, MAX_DOCUMENT_BYTES = 5, 16 * 1024**2 + 16_384
-CHUNK_BYTES = 1024**2
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 DAMAGED = "{}: damaged: {}. Use another backup"
 JSON = json_util.CANONICAL_JSON_OPTIONS

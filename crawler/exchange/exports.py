@@ -295,20 +295,17 @@ class Export:
                     if day < recent and rows <= entry["rows"] and not later:
                         continue
                     if rows - later < entry["rows"]:
-                        self._deleted[path] = await self._deleted_rows(path)
+                        keys = await _in_thread(self._keys_in, path)
+                        stored = await stored_keys(self._db, table.name, keys)
+                        self._deleted[path] = frozenset(keys) - stored
                 parts.append((day, _Part(span, rows)))
         # All spiders of a day are adjacent on the disk, because they were stored together.
         return [part for _, part in sorted(parts, key=lambda each: (each[0], each[1].span.spider))]
 
-    async def _deleted_rows(self, path: str) -> frozenset[Any]:
-        """Return the `_id`s of the rows in a file that were deleted from the database."""
-
-        def read_keys() -> list[Any]:
-            with self._documents_in(path) as rows:
-                return [row["_id"] for row in rows]
-
-        keys = await _in_thread(read_keys)
-        return frozenset(keys) - await stored_keys(self._db, self._table.name, keys)
+    def _keys_in(self, path: str) -> list[Any]:
+        """Return the `_id`s of the rows in a file."""
+        with self._documents_in(path) as rows:
+            return [row["_id"] for row in rows]
 
     def deleted_rows(self, path: str) -> AbstractContextManager[Iterator[Document]] | None:
         """Return the rows of a file that were deleted from the database; None without any."""

@@ -7,6 +7,7 @@ functions do I/O; `judge_*` functions turn the values read into findings.
 from __future__ import annotations
 
 import asyncio
+import os
 import pkgutil
 import platform
 import sys
@@ -228,7 +229,7 @@ def check_names() -> list[Finding]:
     The order of sys.path depends on how Freshet is started, so a package that does not shadow the
     project's now may do so with another command: that is a warning.
     """
-    elsewhere = [path for path in sys.path if not _is_project(path)]
+    elsewhere = [path for path in sys.path if os.path.realpath(path) != os.path.realpath(PROJECT)]
     findings = []
     for name in (*NEEDED, "tests"):
         spec = PathFinder.find_spec(name, elsewhere)
@@ -250,13 +251,6 @@ def check_names() -> list[Finding]:
             fix += f", or always run python -m scrapy in {PROJECT}"
             findings.append(warning(Check.NAMES, message, fix))
     return findings or [ok(Check.NAMES, "no installed package shadows the project's packages")]
-
-
-def _is_project(path: str) -> bool:
-    try:
-        return Path(path).resolve() == PROJECT
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

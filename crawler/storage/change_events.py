@@ -306,10 +306,10 @@ async def marked(db: Database, limit: int = MAX_MARKED) -> list[MarkedEvent]:
 
 async def newest_of_all(db: Database, limit: int) -> list[MarkedEvent]:
     """Return the newest events of all sites, with alarms, whether marked or not, newest first."""
-    visits = db.visits.find({"event": True}).sort(NEWEST_FIRST).limit(limit)
-    alarms = db.alarms.find().sort(NEWEST_FIRST).limit(limit)
-    events = [MarkedEvent("visits", row) async for row in visits]
-    events += [MarkedEvent("alarms", row) async for row in alarms]
+    events: list[MarkedEvent] = []
+    for source, query in (("visits", {"event": True}), ("alarms", {})):
+        cursor = db[source].find(query).sort(NEWEST_FIRST).limit(limit)
+        events += [MarkedEvent(source, row) async for row in cursor]
     events.sort(key=lambda event: (event.row["at"], event.key), reverse=True)
     return events[:limit]
 

@@ -197,11 +197,6 @@ class Report:
         due: Document = {"$set": {"again": True}, "$min": {"next_visit": now}}
         self.repairs.append(UpdateOne({"_id": key}, due | raised))
 
-    @property
-    def violations(self) -> int:
-        """Return the number of all violations."""
-        return sum(broken.count for broken in self.broken.values())
-
 
 async def check(
     db: Database, say: Say = lambda _: None, repair_at: datetime | None = None

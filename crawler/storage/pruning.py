@@ -1,17 +1,15 @@
 """Deletion of the oldest versions, visits, runs and plans (prune), of URLs and of sites (forget).
 
 Change rates are estimated from `history` of targets, which has the newest 512 changes, so that
-plans do not depend on how long visits are kept. LIMITS has the bound of every collection.
+plans do not depend on how long visits are kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 
 from typing_extensions import TypedDict
 
@@ -48,80 +46,6 @@ URL_COLLECTIONS = {
     "dead_letters": "url",
 }
 SPIDER_COLLECTIONS = (*URL_COLLECTIONS, "listings", "runs", "feeds", "pushes", "cells", "rereads")
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The bound of a collection. grows: how documents are added; until: when they are deleted."""
-
-    grows: str
-    until: str
-
-
-_WITH_TARGET = "deleted with its target or site (`scrapy forget`)"
-_USER = "deleted by an editor or `scrapy web`"
-LIMITS: Mapping[str, Limit] = MappingProxyType(
-    {
-        "targets": Limit(
-            "one per URL that a site definition, a list or a feed names",
-            "never deleted automatically; with its site by `scrapy forget`",
-        ),
-        "visits": Limit("one per visit", "aggregated by day after `FRESHET_KEEP_VISITS_DAYS`"),
-        "days": Limit(
-            "one per target and day with aggregated visits",
-            "deleted after `FRESHET_KEEP_AGGREGATES_DAYS`",
-        ),
-        "versions": Limit(
-            "one per new content of a target or post",
-            "the newest `FRESHET_KEEP_VERSIONS` per target stay, at most `FRESHET_MAX_TARGET_MB` "
-            "per target and `FRESHET_MAX_SITE_MB` per site",
-        ),
-        "posts": Limit("one per item and per post of a feed", _WITH_TARGET),
-        "listings": Limit(
-            "one per list page and item that it shows", "deleted when no list shows the item"
-        ),
-        "feeds": Limit("one per feed", _WITH_TARGET),
-        "pushes": Limit(
-            "one per delivery of a hub",
-            "deleted when a run has stored its posts; limited per feed and in total",
-        ),
-        "cells": Limit("one per cell", _WITH_TARGET),
-        "rereads": Limit("writes of a running `scrapy reread`", "deleted when it ends"),
-        "reading": Limit(
-            "one per reader and feed", "deleted with the user or feed; 300 posts each"
-        ),
-        "runs": Limit("one per run", "deleted after `FRESHET_KEEP_RUNS_DAYS`, except the last one"),
-        "plans": Limit(
-            "one per replan and sampling phase",
-            "deleted after `FRESHET_KEEP_PLANS_DAYS` when no target has it any more",
-        ),
-        "sites": Limit("one per site", "deleted with the site by `scrapy forget`"),
-        "dead_letters": Limit(
-            "one per page that repeatedly crashed workers",
-            "deleted when it is retried or dropped (`scrapy deadletters`), or with its target",
-        ),
-        "alarms": Limit("one per silence or breakage", "deleted a year after its end"),
-        "outbox": Limit(
-            "one per notification",
-            "deleted a week after delivery; dead letters after 60 days; limited per channel",
-        ),
-        "notification_rules": Limit(
-            "one per rule of the web app", "removed by an editor; at most 200"
-        ),
-        "leases": Limit("one per site, channel and kind of work", "none; there are few names"),
-        "hosts": Limit("one per host that requested a pause", "deleted after the pause"),
-        "signatures": Limit("one per post that is compared", "deleted with its post"),
-        "clusters": Limit("one per group of near-duplicates", "deleted with its last copy"),
-        "boilerplate": Limit("one per source of posts", "deleted with its source"),
-        "duplicate_labels": Limit("one per pair that a user labeled", "changed by the user only"),
-        "users": Limit("one per user", _USER),
-        "sessions": Limit("one per signed-in browser", "deleted when it expires"),
-        "api_tokens": Limit("one per token", f"{_USER}, or when it expires"),
-        "readers": Limit("one per user", "deleted with the user; at most 150 kB each"),
-        "audit": Limit("one per change in the web app", "deleted after 400 days"),
-        "meta": Limit("state of the database", "a few documents"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +190,7 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, delete:
     sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
     while first := await db.visits.find_one(query, sort=[("at", 1)]):
         day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
-        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
+        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + DAY}}
         pipeline: list[Document] = [
             {"$match": in_day},
             {

@@ -161,7 +161,7 @@ async def remove(db: Database, name: str) -> None:
     if not (await db.users.delete_one({"_id": name})).deleted_count:
         raise await unknown(db, name)
     await end_sessions(db, name)
-    await revoke_tokens(db, name)
+    await db.api_tokens.delete_many({"user": name})
     await db.readers.delete_one({"_id": name})
     await db.reading.delete_many({"reader": name})
 
@@ -370,8 +370,3 @@ async def revoke_token(db: Database, token_id: str, user: str | None = None) -> 
     # The id needs no escaping in a pattern, because it equals that of a stored token.
     await db.api_tokens.delete_one({"_id": {"$regex": f"^{tokens[0].id}"}, "user": tokens[0].user})
     return tokens[0]
-
-
-async def revoke_tokens(db: Database, user: str) -> None:
-    """Delete all tokens of a user."""
-    await db.api_tokens.delete_many({"user": user})

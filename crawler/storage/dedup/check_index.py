@@ -141,8 +141,12 @@ async def _current_verdicts(
 
 @asynccontextmanager
 async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterator[Index]:
-    """Yield an empty index, and delete it afterwards."""
-    await sweep(db, now)
+    """Yield an empty index, and delete it afterwards; also delete what crashes have left."""
+    # Indexes of processes that have ended.
+    async for run in db.meta.find({"_id": {"$regex": f"^{TEMPORARY}"}}):
+        is_old_elsewhere = run["at"] < now - ABANDONED and run["host"] != socket.gethostname()
+        if is_old_elsewhere or has_ended(run["place"], run["pid"], run["began"]):
+            await _drop(db, run["_id"])
     key = f"{TEMPORARY}{ObjectId()}"
     await db.meta.insert_one({"_id": key, "at": now} | this_process())
     try:
@@ -152,14 +156,6 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
         yield index
     finally:
         await _drop(db, key)
-
-
-async def sweep(db: Database, now: datetime) -> None:
-    """Delete the temporary indexes of processes that have ended."""
-    async for run in db.meta.find({"_id": {"$regex": f"^{TEMPORARY}"}}):
-        is_old_elsewhere = run["at"] < now - ABANDONED and run["host"] != socket.gethostname()
-        if is_old_elsewhere or has_ended(run["place"], run["pid"], run["began"]):
-            await _drop(db, run["_id"])
 
 
 def check_name(name: str) -> None:

@@ -149,25 +149,21 @@ async def _propose(registry: Registry, now: datetime, *groups: Sequence[Owner]) 
     If another source takes the lead, posts of that source that were stored before have not been
     considered yet. The document is marked as `overtaken` until the earliest of them is proposed.
     """
-    updates = [update for members in groups for update in _proposals(registry, members, now)]
-    if not updates:
-        return set()
-    done = await registry.clusters.bulk_write(updates, ordered=False)
-    return set((done.upserted_ids or {}).values())
-
-
-def _proposals(registry: Registry, members: Iterable[Owner], now: datetime) -> list[UpdateOne]:
-    # Only two posts can matter per cluster and source: the one by which it leads, and the earliest.
-    leading: dict[tuple[ObjectId, int], Owner] = {}
-    earliest: dict[tuple[ObjectId, int], Owner] = {}
-    for member in members:
-        for firsts, at in ((leading, 0), (earliest, 1)):
-            held = firsts.setdefault((member.cluster, member.source), member)
-            if _keys(registry, member)[at] < _keys(registry, held)[at]:
-                firsts[member.cluster, member.source] = member
-    proposed = {owner.id: owner for owner in (*leading.values(), *earliest.values())}
+    proposed: list[Owner] = []
+    for members in groups:
+        # Only two posts can matter per cluster and source: the one by which it leads, and the
+        # earliest.
+        leading: dict[tuple[ObjectId, int], Owner] = {}
+        earliest: dict[tuple[ObjectId, int], Owner] = {}
+        for member in members:
+            for firsts, at in ((leading, 0), (earliest, 1)):
+                held = firsts.setdefault((member.cluster, member.source), member)
+                if _keys(registry, member)[at] < _keys(registry, held)[at]:
+                    firsts[member.cluster, member.source] = member
+        both = (*leading.values(), *earliest.values())
+        proposed += {owner.id: owner for owner in both}.values()
     updates = []
-    for owner in proposed.values():
+    for owner in proposed:
         lead, order = ({"$literal": key} for key in _keys(registry, owner))
         same, leads = {"$eq": ["$source", owner.source]}, {"$gt": ["$lead", lead]}
         takes = {"$cond": [same, {"$gt": ["$order", order]}, leads]}
@@ -180,7 +176,10 @@ def _proposals(registry: Registry, members: Iterable[Owner], now: datetime) -> l
             "overtaken": {"$cond": [overtakes, True, "$overtaken"]},
         }
         updates.append(UpdateOne({"_id": owner.cluster}, [{"$set": change}], upsert=True))
-    return updates
+    if not updates:
+        return set()
+    done = await registry.clusters.bulk_write(updates, ordered=False)
+    return set((done.upserted_ids or {}).values())
 
 
 def _keys(registry: Registry, owner: Owner) -> tuple[list[Any], list[Any]]:

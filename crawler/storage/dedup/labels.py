@@ -62,19 +62,6 @@ def pair_id(a: str, b: str) -> str:
     return " ".join(map(str, sorted((id_of(a), id_of(b)))))
 
 
-async def put(
-    db: Database, posts: tuple[str, str], now: datetime, *, same: bool, by: str, first: Document
-) -> None:
-    """Store a label; it replaces a former label of the pair, except for the fields in `first`.
-
-    first: `flagged`, `similarity` and `scheme`, as they are before the pair is labeled
-    """
-    ordered = sorted(posts, key=id_of)
-    constant = first | {"posts": ordered, "ids": [id_of(post) for post in ordered]}
-    update = {"$set": {"same": same, "by": by, "at": now}, "$setOnInsert": constant}
-    await db.duplicate_labels.update_one({"_id": pair_id(*posts)}, update, upsert=True)
-
-
 async def of_pair(db: Database, a: str, b: str) -> Label | None:
     """Return the label of two posts; None without one."""
     row = await db.duplicate_labels.find_one({"_id": pair_id(a, b)})
@@ -134,6 +121,7 @@ async def label(
 ) -> Label:
     """Store that two posts are the same, or are not, and move one of them if necessary.
 
+    A former label of the pair is replaced, except for how the pair was before its first label.
     Posts that have not been compared yet keep their place; the next comparison respects the label.
     Raises ConfigError for posts that are not stored, and Busy during a rebuild.
     """
@@ -154,7 +142,12 @@ async def label(
     before: Document = {
         "flagged": _are_together(rows), "similarity": similarity, "scheme": registry.scheme.name,
     }  # fmt: skip
-    await put(db, posts, now, same=same, by=by, first=before)
+    ordered = sorted(posts, key=id_of)
+    update = {
+        "$set": {"same": same, "by": by, "at": now},
+        "$setOnInsert": before | {"posts": ordered, "ids": [id_of(post) for post in ordered]},
+    }
+    await db.duplicate_labels.update_one({"_id": pair_id(a, b)}, update, upsert=True)
     if len(rows) == len(posts) and _are_together(rows) != same:
         row = await _later(registry, rows)
         left = {row["cluster"]} if "cluster" in row else set()

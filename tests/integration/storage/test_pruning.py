@@ -12,7 +12,6 @@ from bson import ObjectId
 from crawler.storage import pruning
 from crawler.storage.client import Database
 from crawler.storage.posts import VersionDeletion
-from crawler.storage.validators import VALIDATORS
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
@@ -209,7 +208,3 @@ def test_doctor_reports_retention_and_missing_prunes(
     assert "all runs" in text
     assert "but the oldest visit is 380 days old -> run scrapy prune daily" in text
     assert "oldest visit" not in run(freshet, "doctor", "--quick", FRESHET_KEEP_VISITS_DAYS=0).out
-
-
-def test_every_collection_has_a_stated_limit() -> None:
-    assert pruning.LIMITS.keys() == VALIDATORS.keys() | {"meta"}

@@ -104,3 +104,7 @@ def test_files_named_on_pages_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for path in re.findall(r"`((?:crawler|pipelines|schedules|spiders|tests)/[\w/]+\.\w+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def test_every_collection_has_a_stated_limit() -> None:
+    assert reference_pages.LIMITS.keys() == reference_pages.VALIDATORS.keys() | {"meta"}

@@ -77,7 +77,9 @@ def documents_in(
 
         for batch in ParquetFile(file).iter_batches(READ_ROWS):
             for row in batch.to_pylist():
-                yield document_of(table, _without_zones(row))
+                times = {name: at for name, at in row.items() if isinstance(at, datetime)}
+                naive = {name: at.replace(tzinfo=None) for name, at in times.items()}
+                yield document_of(table, row | naive)
         return
     unpacked = gzip.GzipFile(fileobj=file) if compressed else file
     with io.TextIOWrapper(cast(BinaryIO, unpacked), "utf-8", newline="\n") as lines:
@@ -89,13 +91,6 @@ def documents_in(
         names = cast(list[str], next(records))
         for record in records:
             yield document_of(table, dict(zip(names, record, strict=True)))
-
-
-def _without_zones(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
-        for name, value in row.items()
-    }
 
 
 def _records(lines: Iterable[str]) -> Iterator[list[str | None]]:

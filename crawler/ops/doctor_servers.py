@@ -299,20 +299,18 @@ def judge_run(
 
 async def check_versions(db: Database, spiders: Sequence[str], config: Config) -> list[Finding]:
     """Return a finding on the size of the stored versions of each spider that has any."""
-    sizes = [(name, await sites.kept_bytes(db, name)) for name in spiders]
-    return [judge_versions(name, size, config.max_site_mb * MB) for name, size in sizes if size]
-
-
-def judge_versions(name: str, size: int, max_size: float) -> Finding:
-    """Compare the bytes of a spider's versions with their limit; 0 is no limit."""
-    message = f"{megabytes(size)} stored"
-    if not max_size:
-        return ok(Check.VERSIONS, f"{message}, no limit", of=name)
-    message += f", limit {megabytes(max_size)}"
-    if size <= max_size:
-        return ok(Check.VERSIONS, message, of=name)
-    fix = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
-    return warning(Check.VERSIONS, message, fix, of=name)
+    findings, max_size = [], config.max_site_mb * MB
+    for name in spiders:
+        if not (size := await sites.kept_bytes(db, name)):
+            continue
+        limit = f"limit {megabytes(max_size)}" if max_size else "no limit"
+        message = f"{megabytes(size)} stored, {limit}"
+        if max_size and size > max_size:
+            fix = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
+            findings.append(warning(Check.VERSIONS, message, fix, of=name))
+        else:
+            findings.append(ok(Check.VERSIONS, message, of=name))
+    return findings
 
 
 async def check_retention(db: Database, config: Config, now: datetime) -> list[Finding]:

@@ -538,26 +538,22 @@ class SizeLimits:
         """Remove the oldest versions of a site that is too large; return the remaining bytes."""
         kept, count_before = await deletion.remaining_bytes(self._spider), deletion.count
         if kept > self._site_bytes:
-            kept = await self._remove_oldest(kept, deletion)
+            limit_bytes = self._site_bytes * LEFT_OF_SITE
+            stages: list[Document] = [
+                {"$match": {"spider": self._spider}},
+                {"$sort": {"at": 1}},
+                {"$project": SIZE_FIELDS},
+            ]
+            oldest_first = await self._db.versions.aggregate(stages, batchSize=BATCH)
+            async for batch in in_async_batches(oldest_first, BATCH):
+                kept = await self._remove(batch, kept, limit_bytes, deletion)
+                if kept <= limit_bytes:
+                    break
         if deletion.deletes:
             update = {"$set": {"kept_bytes": kept}}
             await self._db.sites.update_one({"_id": self._spider}, update)
             self._site_kept, self._unwritten = kept, 0
             self._log(kept, deletion.count - count_before)
-        return kept
-
-    async def _remove_oldest(self, kept: int, deletion: VersionDeletion) -> int:
-        limit_bytes = self._site_bytes * LEFT_OF_SITE
-        stages: list[Document] = [
-            {"$match": {"spider": self._spider}},
-            {"$sort": {"at": 1}},
-            {"$project": SIZE_FIELDS},
-        ]
-        oldest_first = await self._db.versions.aggregate(stages, batchSize=BATCH)
-        async for batch in in_async_batches(oldest_first, BATCH):
-            kept = await self._remove(batch, kept, limit_bytes, deletion)
-            if kept <= limit_bytes:
-                break
         return kept
 
     async def _remove(

@@ -257,15 +257,10 @@ async def scan_targets(db: Database, now: datetime) -> tuple[Counter[CountedStat
             state = CountedState(**{"errors": 0} | group["_id"])
             states[state] += group["n"]
             columns.add(state.spider, group["rows"])
-    if share < 1:
-        await _add_small(db, targets_by_spider(states), columns)
-    return states, columns.finish()
-
-
-async def _add_small(db: Database, of_spiders: Counter[str], columns: _Columns) -> None:
-    """Replace the drawn targets of small spiders with all of their targets, up to SAMPLE_SIZE."""
+    # The drawn targets of small spiders are replaced with all of their targets.
     room = SAMPLE_SIZE
-    for name, n in sorted(of_spiders.items(), key=lambda item: item[1]):
+    small = targets_by_spider(states).items() if share < 1 else ()
+    for name, n in sorted(small, key=lambda item: item[1]):
         if n > min(MAX_UNSAMPLED, room):
             break
         room -= n
@@ -273,3 +268,4 @@ async def _add_small(db: Database, of_spiders: Counter[str], columns: _Columns) 
         fields: Document = {"$project": {"_id": 0} | ROW}
         async for rows in aggregated_targets(db, [{"$match": watched()}, fields], name):
             columns.add(name, rows)
+    return states, columns.finish()

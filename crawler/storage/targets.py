@@ -108,11 +108,6 @@ def field_history_document(history: FieldHistory) -> Document:
     }
 
 
-def archived_of(stored: Document | None) -> Archived | None:
-    """Return the archived response in a target's document."""
-    return Archived(**stored) if stored else None
-
-
 def planned_of(plan: Document | None) -> TargetPlan | None:
     """Return the plan in a target's document; None if it has no visits."""
     if not plan:
@@ -200,7 +195,7 @@ def from_document(document: Document) -> Target:
         visited_at=document.get("visited_at"),
         fence=document.get("fence", 0),
         again=document.get("again", False),
-        archived=archived_of(document.get("archived")),
+        archived=Archived(**archived) if (archived := document.get("archived")) else None,
         broken=_broken_of(document.get("broken")),
         field_history=field_history_of(document.get("field_history")),
         min_hours=limits.get("min_hours") or 0.0,

@@ -490,16 +490,12 @@ class WantedEvents:
                 )
                 self._wanted, self._problem = wanted if wanted.events else None, ""
             except ConfigError as error:
-                self._warn(str(error))
-                self._wanted = ALL_WANTED
+                if str(error) != self._problem:
+                    message = "Rules of notifications are invalid, all events are kept: %s"
+                    logger.warning(message, error)
+                self._wanted, self._problem = ALL_WANTED, str(error)
             self._read_at = time.monotonic()
         return self._wanted
-
-    def _warn(self, problem: str) -> None:
-        if problem != self._problem:
-            message = "Rules of notifications are invalid, all events are kept: %s"
-            logger.warning(message, problem)
-        self._problem = problem
 
 
 def _can_wait(visit: Visit) -> bool:

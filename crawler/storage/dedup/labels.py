@@ -149,7 +149,13 @@ async def label(
     }
     await db.duplicate_labels.update_one({"_id": pair_id(a, b)}, update, upsert=True)
     if len(rows) == len(posts) and _are_together(rows) != same:
-        row = await _later(registry, rows)
+        clusters_of = {row["cluster"] for row in rows.values() if "cluster" in row}
+        cursor = registry.clusters.find({"_id": {"$in": list(clusters_of)}}, {"original": 1})
+        leading = {row["original"] async for row in cursor}
+        # The post that moves is not an original, or else the later one.
+        row = max(
+            rows.values(), key=lambda row: (row["_id"] not in leading, row["created"], row["post"])
+        )
         left = {row["cluster"]} if "cluster" in row else set()
         freed = await edits.release_strays(registry, [row], now)
         verdicts = await claims.claim(registry, freed, now)
@@ -164,13 +170,3 @@ def _are_together(rows: dict[int, Document]) -> bool:
     """Return whether two signatures are in one cluster."""
     clusters = [row.get("cluster") for row in rows.values()]
     return len(clusters) > 1 and clusters[0] is not None and clusters[0] == clusters[1]
-
-
-async def _later(registry: Registry, rows: dict[int, Document]) -> Document:
-    """Return the signature of the post that moves: not an original, else the later one."""
-    clusters = {row["cluster"] for row in rows.values() if "cluster" in row}
-    cursor = registry.clusters.find({"_id": {"$in": list(clusters)}}, {"original": 1})
-    leading = {row["original"] async for row in cursor}
-    return max(
-        rows.values(), key=lambda row: (row["_id"] not in leading, row["created"], row["post"])
-    )

@@ -245,10 +245,8 @@ async def low_disk(db: Database, config: Config) -> str | None:
         free: int | None = (await asyncio.to_thread(shutil.disk_usage, folder)).free
         where = f"data folder {folder}"
     else:
-        try:
+        with storage_errors():
             free, _ = await disk_of(db)
-        except PyMongoError as error:
-            raise StorageError(f"MongoDB: {in_short(error)}") from None
         where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
     return None if free is None else low_disk_message(where, free, config.min_free_mb)
 
@@ -459,10 +457,8 @@ class MongoRetry(Retrying):
 
     async def read(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Call as `ask` does, and raise all other errors of the driver as StorageError."""
-        try:
+        with storage_errors():
             return await self.ask(call)
-        except PyMongoError as error:
-            raise StorageError(f"MongoDB: {in_short(error)}") from None
 
 
 def why_unavailable(error: Exception) -> str | None:

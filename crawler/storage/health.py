@@ -38,6 +38,7 @@ from crawler.storage.client import (
     open_client,
     read_clock,
     server_uri,
+    storage_errors,
     write_all,
 )
 from crawler.storage.dedup.index import META, stored_scheme
@@ -94,11 +95,10 @@ async def reached(config: Config) -> AsyncIterator[Database]:
     uri = await asyncio.to_thread(server_uri, config)
     client = open_client(uri, config)
     try:
-        await check_reachable(client, uri)
-        await read_clock(client)
-        yield client.get_default_database()
-    except PyMongoError as error:
-        raise StorageError(f"MongoDB: {in_short(error)}") from None
+        with storage_errors():
+            await check_reachable(client, uri)
+            await read_clock(client)
+            yield client.get_default_database()
     finally:
         await client.close()
 

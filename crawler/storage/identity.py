@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
@@ -162,10 +163,8 @@ async def _copy(db: Database, collection: str, key: str, names: Document) -> Non
     if document is None:
         return
     kept = {name: value for name, value in document.items() if name not in FIELDS_OF_MOVE}
-    try:
+    with suppress(DuplicateKeyError):
         await db[collection].insert_one(kept | names)
-    except DuplicateKeyError:
-        return
 
 
 class CollectedPost(NamedTuple):

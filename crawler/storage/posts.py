@@ -169,10 +169,14 @@ def _field_lines(name: str, value: Any) -> list[str]:
     return [f"{name}: {parts[0]}", *parts[1:]]
 
 
+def words_of(post: Document) -> str | None:
+    """Return the `words` of a post's document; None if the index needs none."""
+    return search_words(post.get("title"), post.get("text"), fields_of_post(post)) or None
+
+
 def with_words(update: Document, post: Document) -> Document:
-    """Add to an update the `words` of the updated post, if the search index needs any."""
-    words = search_words(post.get("title"), post.get("text"), fields_of_post(post))
-    return with_field(update, "words", words or None)
+    """Add to an update the `words` of the updated post."""
+    return with_field(update, "words", words_of(post))
 
 
 def with_field(update: Document, name: str, value: Any) -> Document:

@@ -156,8 +156,7 @@ VALIDATORS: dict[str, Document] = {
                 "boolean", "whether a list page shows no items but those of pages of the same list"
             ),
             "pattern": shown("string", "digest of the URL pattern that matched"),
-            "categories": typed("array", "the newest 100 categories of an item or feed")
-            | {"items": {"bsonType": "string"}},
+            "categories": texts("the newest 100 categories of an item or feed"),
             "title": shown("string or null", "for a feed: title that was imported"),
             "post": shown("string", "for the page of a feed post: `_id` of the post"),
             "first_seen": time("time of discovery"),

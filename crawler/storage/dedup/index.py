@@ -83,15 +83,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
         meta = await _agree(db, wanted)
         await refill(registry, bands, meta[INDEX])
         if meta["backend"] != REDIS:
-            moving = META | {"backend": MONGODB, INDEX: meta[INDEX]}
-            if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
-                await db.meta.update_one(moving, {"$set": wanted})
-            if await db.meta.find_one(moving | {"backend": REDIS}) is None:
-                raise StorageError(
-                    "a crawl without REDIS_URL started while band claims were moved to Redis. "
-                    "Try again after it has ended"
-                )
-            logger.info("Band claims moved from MongoDB to Redis")
+            await record_move(db, wanted, meta[INDEX])
         # Remove the bands that an interrupted move has left in MongoDB.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
         async with reviewed_at_end(db, registry):
@@ -220,6 +212,19 @@ async def _is_empty(db: Database) -> bool:
 async def _is_claimed_in_mongodb(db: Database) -> bool:
     """Return whether a crawl without REDIS_URL is running."""
     return bool(await leases.active(db, leases.CRAWL, without_redis=True))
+
+
+async def record_move(db: Database, wanted: Document, index: ObjectId) -> None:
+    """Record that claims are in Redis; raise StorageError if a crawl claims in MongoDB."""
+    moving = META | {"backend": MONGODB, INDEX: index}
+    if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
+        await db.meta.update_one(moving, {"$set": wanted})
+    if await db.meta.find_one(moving | {"backend": REDIS}) is None:
+        raise StorageError(
+            "a crawl without REDIS_URL started while band claims were moved to Redis. "
+            "Try again after it has ended"
+        )
+    logger.info("Band claims moved from MongoDB to Redis")
 
 
 async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:

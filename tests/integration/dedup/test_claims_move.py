@@ -177,7 +177,7 @@ def test_interrupted_move_is_repeated_or_undone(world: World, redis: str, steps:
             else:
                 await index.refill(registry, bands, noted["index"])
             if steps == "noted":
-                await index._record_move(db, wanted, noted["index"])
+                await index.record_move(db, wanted, noted["index"])
             await client.aclose()
 
     expected = world.posts()

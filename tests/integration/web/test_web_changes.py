@@ -22,7 +22,8 @@ from crawler.reports.inbox_entries import field_change
 from crawler.reports.net_changes import difference_of, similar_edits
 from crawler.storage import change_events
 from crawler.storage.accounts import users
-from crawler.storage.accounts.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader, Scope
+from crawler.storage.accounts.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader
+from crawler.storage.accounts.users import Scope
 from crawler.storage.client import opened
 from crawler.utils.diff import Matcher
 from tests.integration.harness import Db

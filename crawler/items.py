@@ -177,6 +177,8 @@ class Kind(StrEnum):
 CELL = "cell:"
 # Separates the selector digest from the digest of the caps that dropped some of a page's links.
 CAPS_SEPARATOR = "+"
+# Key in request.meta of the last response, an Archiving; absent if the site has no archive.
+ARCHIVED = "archived"
 
 
 class Outcome(StrEnum):

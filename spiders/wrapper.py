@@ -67,10 +67,9 @@ from crawler.extract.response import (
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import NotRequested, RunEnded
-from crawler.fetch.exchanges import ARCHIVED
 from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
-from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
+from crawler.items import ARCHIVED, Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
 from crawler.utils.sandbox import (
     LimitExceeded,

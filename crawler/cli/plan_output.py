@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.planning import report
-from crawler.planning.replan_report import ReplanReport
 from crawler.planning.report import PlanOverview
+from crawler.planning.report_types import ReplanReport
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import (
     DAY,

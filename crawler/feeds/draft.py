@@ -1,16 +1,24 @@
-"""Intermediate form of a feed document: posts without ids, with the dates as read."""
+"""Intermediate form of a feed document: posts without ids, and dates, which come in many formats.
+
+Implausible dates are reported, and rejected by `plausible`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import parsedate_tz
 from typing import Any
 from urllib.parse import urljoin
+from zoneinfo import ZoneInfo
 
+from crawler.extract.fields import read_date
 from crawler.extract.plain_text import line
 from crawler.items import Bounds
+from crawler.utils.text import count
 from crawler.utils.urls import is_http
 
 MAX_TITLE_CHARACTERS = 1000
@@ -29,6 +37,44 @@ PERIOD_HOURS = {
     "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
 }  # fmt: skip
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+UTC_ZONE = ZoneInfo("UTC")
+EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
+MAX_AHEAD = timedelta(hours=1)
+# Leap seconds (:60) are read as :59.
+LAST_SECOND = 59
+NOON_HOUR = 12
+MINUTE = timedelta(minutes=1)
+# Fewer posts may really have been published at the same time.
+MIN_DATES = 3
+MAX_DATE_CHARACTERS = 100
+SHOWN_CHARACTERS = 40
+# Maximum number of calls of dateparser per document: it tries hundreds of languages in about 10 ms.
+MAX_WORDED_DATES = 200
+MAX_FAILED_DATES = 5
+NUMBERS = re.compile(
+    r"(?:(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)"
+    r"|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
+    r"(?:(?:T|,?\s+)(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,]\d+)?)?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
+    re.I,
+)
+# Numeric forms that only feedparser supports: a year, a month, a truncated UTC offset.
+PARTS = re.compile(r"\d{4}(?:-\d\d(?:-\d\dT\d\d:\d\d.*)?)?")
+MAIL = re.compile(r"(?:[A-Za-z]+[.,]*\s+)?\d{1,2}[\s-]+[A-Za-z]{3}")
+# `email.utils` would ignore these parts: a 12-hour clock, and offsets such as GMT+0100, +01:00, +1.
+MERIDIEM = re.compile(r"(?<=:\d\d)\s?([ap])\.?m\b\.?", re.I)
+OFFSET = re.compile(
+    r"(?<=:\d\d)\s?(?:GMT|UTC|UT)?\s?(?P<sign>[+-])(?P<hours>\d\d?)(?::?(?P<minutes>\d\d))?(?=\s?\(|$)",
+    re.I,
+)
+# Unambiguous names of time zones that neither `email.utils` nor feedparser supports.
+ZONES = {
+    "WEST": "+0100", "CET": "+0100", "MEZ": "+0100", "BST": "+0100", "CEST": "+0200",
+    "MESZ": "+0200", "EET": "+0200", "SAST": "+0200", "EEST": "+0300", "MSK": "+0300",
+    "HKT": "+0800", "SGT": "+0800", "AWST": "+0800", "JST": "+0900", "KST": "+0900",
+    "AEST": "+1000", "AEDT": "+1100", "NZST": "+1200", "NZDT": "+1300",
+}  # fmt: skip
+NAMED_ZONE = re.compile(rf"\b(?:{'|'.join(ZONES)})$")
 
 
 @dataclass(slots=True)
@@ -139,3 +185,140 @@ def _number(value: object) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+@dataclass(slots=True)
+class DateReader:
+    """Parses the dates of one document, with a limit on slow attempts.
+
+    unread: dates that could not be parsed
+    worded: number of calls of dateparser
+    failed: number of these calls without a result
+    """
+
+    unread: list[str] = field(default_factory=list)
+    worded: int = 0
+    failed: int = 0
+
+    def read(self, raw: object, parsed: Any = None) -> datetime | None:
+        """Return a date in UTC; None if it is missing or cannot be parsed.
+
+        parsed: feedparser's result, nine numbers. It is the last resort, because feedparser reads
+                2024/01/05 as 1 November.
+
+        Dates without a time zone are taken as UTC.
+        """
+        text = " ".join(raw[: 10 * MAX_DATE_CHARACTERS].split()) if isinstance(raw, str) else ""
+        if not text:
+            return None
+        date = None
+        if len(text) <= MAX_DATE_CHARACTERS:
+            if numbers := NUMBERS.fullmatch(text):
+                date = _numeric_date(numbers)
+            else:
+                date = _mail_date(text) or self._worded_date(text) or _feedparser_date(text, parsed)
+        if date is None:
+            self.unread.append(text[:SHOWN_CHARACTERS])
+        return date
+
+    def _worded_date(self, text: str) -> datetime | None:
+        if self.worded >= MAX_WORDED_DATES or self.failed >= MAX_FAILED_DATES or text.isdigit():
+            return None
+        self.worded += 1
+        try:
+            date = read_date(text, UTC_ZONE)
+        except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
+            date = None  # dateparser crashes on some unusual dates
+        self.failed += date is None
+        return date
+
+
+def _numeric_date(match: re.Match[str]) -> datetime | None:
+    """Parse dates with the year first, or with the day first and dots as separators."""
+    names = ("year", "month", "day") if match["year"] else ("y", "m", "d")
+    year, month, day = (int(match[name]) for name in names)
+    hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
+    offset, zone = match["zone"], UTC
+    try:
+        if offset and offset[0] in "+-":
+            size = timedelta(hours=int(offset[1:3]), minutes=int(offset[3:].strip(":") or 0))
+            zone = timezone(-size if offset[0] == "-" else size)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=zone)
+        return local.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _mail_date(text: str) -> datetime | None:
+    """Parse dates in the format of email headers (RFC 822) and similar ones."""
+    if not MAIL.match(text):
+        return None
+    half = MERIDIEM.search(text)
+    text = MERIDIEM.sub("", text)
+    text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], text)
+    text = OFFSET.sub(
+        lambda to: f" {to['sign']}{to['hours'].zfill(2)}{to['minutes'] or '00'}", text
+    )
+    try:
+        if (read := parsedate_tz(text)) is None:
+            return None
+        year, month, day, hour, minute, second = read[:6]
+        if half and hour <= NOON_HOUR:
+            hour = hour % NOON_HOUR + NOON_HOUR * (half[1] in "pP")
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
+        return local - timedelta(seconds=read[9] or 0)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+def _feedparser_date(text: str, parsed: Any) -> datetime | None:
+    """Use feedparser's result for incomplete dates and for Greek, Hungarian and Korean dates."""
+    if parsed is None or (text.isascii() and not PARTS.fullmatch(text)):
+        return None
+    try:
+        year, month, day, hour, minute, second = parsed[:6]
+        return datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
+    """Return why the dates of a document do not look like dates of posts; None if they do.
+
+    dates: dates of all posts that have one
+    built: date of the document itself
+    """
+    if len(dates) < MIN_DATES:
+        return None
+    first, last = min(dates), max(dates)
+    if first == last:
+        return f"all {len(dates):,} dates are identical: ignored"
+    for moment, name in ((now, "the fetch"), (built, "the document")):
+        if moment and moment - MINUTE <= first and last <= moment + MINUTE:
+            return f"all {len(dates):,} dates equal the time of {name}: ignored"
+    return None
+
+
+def plausible(stated: datetime | None, now: datetime) -> datetime | None:
+    """Return a date if it is plausible; dates up to an hour in the future become `now`."""
+    if stated is None or not EARLIEST <= stated <= now + MAX_AHEAD:
+        return None
+    return min(stated, now)
+
+
+def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -> list[str]:
+    """Return the problems of a document's dates, one line each.
+
+    stated: all dates that were parsed
+    """
+    problems = []
+    if reader.unread:
+        problems.append(
+            f"{count(len(reader.unread), 'date')} could not be parsed, such as {reader.unread[0]!r}"
+        )
+    if wrong := [date for date in stated if plausible(date, now) is None]:
+        problems.append(
+            f"{count(len(wrong), 'date')} before 1995 or in the future: ignored,"
+            f" such as {wrong[0]:%Y-%m-%d %H:%M}"
+        )
+    return problems

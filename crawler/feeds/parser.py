@@ -18,14 +18,17 @@ from typing import Any
 from urllib.parse import urldefrag
 
 from crawler.extract.plain_text import line, lines, plain
-from crawler.feeds.dates import DateReader, fabricated, plausible, problems_of
 from crawler.feeds.draft import (
     MAX_GUID_CHARACTERS,
     MAX_TITLE_CHARACTERS,
     MAX_URL_CHARACTERS,
+    DateReader,
     Draft,
     Source,
     absolute,
+    fabricated,
+    plausible,
+    problems_of,
     unique,
 )
 from crawler.feeds.recover import decoded

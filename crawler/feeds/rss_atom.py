@@ -23,11 +23,11 @@ from feedparser.api import LooseFeedParser, StrictFeedParser
 from feedparser.mixin import _FeedParserMixin
 
 from crawler.extract.plain_text import FORBIDDEN, line, lines, plain
-from crawler.feeds.dates import DateReader
 from crawler.feeds.draft import (
     MAX_GUID_CHARACTERS,
     MAX_TITLE_CHARACTERS,
     MAX_URL_CHARACTERS,
+    DateReader,
     Draft,
     Source,
     absolute,

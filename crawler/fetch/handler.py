@@ -1,6 +1,7 @@
 """Download handlers: HTTP with limits on the size and time of a response, and SQL for cells.
 
-Limits on decompressed bodies, cookies and robots.txt are in their own modules.
+Responses for targets go to the archive of the site, if it has one. Limits on decompressed bodies,
+cookies and robots.txt are in their own modules.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from OpenSSL import SSL
 from scrapy import Request
@@ -53,17 +55,17 @@ from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 from twisted.web._newclient import ParseError
 from twisted.web.client import URI, Agent, HTTPConnectionPool
-from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
+from twisted.web.http import RESPONSES, _ChunkedTransferDecoder, _MalformedChunkedDataError
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from crawler.archive.records import Exchange
 from crawler.config import Config
-from crawler.errors import BadResponse, NoConnection, OffLimits, QueryFailed
-from crawler.fetch.downloader import NotRequested
-from crawler.fetch.exchanges import archive
+from crawler.errors import ArchiveError, BadResponse, NoConnection, OffLimits, QueryFailed
+from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.large_bodies import LargeBodies, SpooledBody
 from crawler.frontier.session import Session
-from crawler.items import Target
+from crawler.items import ARCHIVED, Target
 
 if TYPE_CHECKING:
     from crawler.fetch.sql import Queries
@@ -93,6 +95,11 @@ FAULTS = {
     23: "was revoked",
 }
 MEGABYTE = 1024 * 1024
+# Only these headers of requests are stored: any other may carry a secret.
+STORED = (
+    b"Accept", b"Accept-Encoding", b"Accept-Language", b"If-Modified-Since", b"If-None-Match",
+    b"User-Agent",
+)  # fmt: skip
 
 
 class BoundedChunks(_ChunkedTransferDecoder):
@@ -555,3 +562,37 @@ class SqlHandler(BaseDownloadHandler):
             source, max_mb = session.wrapper.databases[database], session.config.response_mb
             self._queries[database] = Queries(database, source, int(max_mb * MEGABYTE))
         return self._queries[database]
+
+
+async def archive(session: Session, request: Request, response: Response, head: bytes) -> None:
+    """Add a response for a target to the archive, if the site has one.
+
+    head: status line and headers as received; empty if unknown
+
+    Raises RunEnded if the archive cannot be written: the run ends, and the target stays due.
+    """
+    target = request.meta.get("target")
+    if session.archive is None or not isinstance(target, Target):
+        return
+    parts = urlsplit(request.url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.netloc.rpartition("@")[2]
+    sent = [f"{request.method} {path} HTTP/1.1".encode(), f"Host: {host}".encode()]
+    for name in STORED:
+        sent += [name + b": " + value for value in request.headers.getlist(name)]
+    if not head:
+        # Reconstruct the status line and headers from Scrapy's response.
+        headers: Headers = response.headers
+        phrase = RESPONSES.get(response.status, b"")
+        status = f"{response.protocol or 'HTTP/1.1'} {response.status} ".encode() + phrase
+        lines = filter(None, (headers.to_string() or b"").split(b"\r\n"))
+        head = b"\r\n".join([status, *lines])
+    exchange = Exchange(
+        response.url, session.clock.now(), response.status, b"\r\n".join(sent), head,
+        response.body, str(response.ip_address) if response.ip_address else None,
+    )  # fmt: skip
+    try:
+        request.meta[ARCHIVED] = await session.archive.add(exchange, target.archived)
+    except ArchiveError as error:
+        session.fail(error)
+        raise RunEnded("the archive cannot be written") from None

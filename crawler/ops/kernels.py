@@ -24,7 +24,7 @@ from crawler.storage.bson_columns import Batch
 from crawler.storage.columns import Arrays, Column
 from crawler.storage.plans import TargetPlans
 from schedules import on_compiling
-from schedules.allocation.demand import demand, price_grid
+from schedules.allocation.optimal import demand, price_grid
 from schedules.allocation.plan import plan
 from schedules.estimation.silence import silences
 from schedules.evaluation.world import even_population

@@ -37,7 +37,7 @@ from crawler.planning.replan import (
     replan_parts,
     windows_of,
 )
-from crawler.planning.replan_report import (
+from crawler.planning.report_types import (
     BudgetPreview,
     FeedBudgetPreview,
     FeedMove,
@@ -48,8 +48,7 @@ from crawler.storage import plans, targets
 from crawler.storage.client import Database
 from crawler.utils.process import Say
 from crawler.utils.text import count
-from schedules.allocation.demand import demand, price_grid, sampled_by_site
-from schedules.allocation.optimal import outlook
+from schedules.allocation.optimal import demand, outlook, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, feed_outlook, plan_feeds

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crawler.planning.options import BALANCED, Budget, PlanOptions
 from crawler.planning.population import Gathered
-from crawler.planning.replan_report import ReplanReport
+from crawler.planning.report_types import ReplanReport
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import amount, count, is_known, listed

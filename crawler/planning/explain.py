@@ -10,7 +10,11 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.items import Kind
-from crawler.planning.explanation import (
+from crawler.planning.options import BALANCED, OBJECTIVES
+from crawler.planning.population import Gathered, gather
+from crawler.planning.replan import hours_of
+from crawler.planning.report import matrix
+from crawler.planning.report_types import (
     Expectation,
     ExplainedFeed,
     Explanation,
@@ -19,10 +23,6 @@ from crawler.planning.explanation import (
     PollBounds,
     VisitValue,
 )
-from crawler.planning.options import BALANCED, OBJECTIVES
-from crawler.planning.population import Gathered, gather
-from crawler.planning.replan import hours_of
-from crawler.planning.report import matrix
 from crawler.storage import alarms, feeds, histories, paging, plans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import keys_of_texts

@@ -41,7 +41,7 @@ from crawler.planning.options import (
     too_small,
 )
 from crawler.planning.population import Gathered, gather, longest_interval
-from crawler.planning.replan_report import ReplanReport
+from crawler.planning.report_types import ReplanReport
 from crawler.planning.silence import store_silences
 from crawler.planning.visit_log import files_of, read_visits, with_histories
 from crawler.storage import histories, plans, targets

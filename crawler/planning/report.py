@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.planning.replan_report import DailyTotals
+from crawler.planning.report_types import DailyTotals
 from crawler.storage import plans, visits
 from crawler.storage.client import Database
 from crawler.storage.sites import Site

@@ -57,7 +57,7 @@ from crawler.planning.replan import (
     on_other_plans,
     replan_parts,
 )
-from crawler.planning.replan_report import ReplanReport
+from crawler.planning.report_types import ReplanReport
 from crawler.planning.visit_log import files_of, read_visits, with_histories
 from crawler.storage import alarms, histories, plans, sites, targets
 from crawler.storage.alarms import Silence

@@ -27,7 +27,7 @@ from crawler.utils.process import Say, serve
 
 if TYPE_CHECKING:
     from crawler.planning.options import ReplanRequest
-    from crawler.planning.replan_report import ReplanReport
+    from crawler.planning.report_types import ReplanReport
     from crawler.storage.client import Database
 
 MODULE = "crawler.reports.jobs"

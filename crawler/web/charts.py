@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from crawler.items import Outcome
-from crawler.planning.explanation import Explanation
+from crawler.planning.report_types import Explanation
 from crawler.reports.history import VisitRow
 from crawler.reports.site_history import DayFreshness
 from crawler.reports.sites import DayVisits

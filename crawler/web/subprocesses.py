@@ -30,8 +30,7 @@ from pydantic import TypeAdapter
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, NoTargets
 from crawler.planning.budget_curve import BudgetCurve, FeedBudgetCurve
-from crawler.planning.explanation import Explanation
-from crawler.planning.replan_report import BudgetPreview, FeedBudgetPreview
+from crawler.planning.report_types import BudgetPreview, Explanation, FeedBudgetPreview
 from crawler.reports import version_diff
 from crawler.reports.duplicates import Comparison
 from crawler.reports.jobs import (

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.feeds.optimal import FeedLimits, FeedPlan, optimal_schedules
-from schedules.feeds.placement import course, interval_posts
+from schedules.feeds.optimal import FeedLimits, FeedPlan, course, interval_posts, optimal_schedules
 from schedules.feeds.post_rates import (
     Hours,
     Posting,

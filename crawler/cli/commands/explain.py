@@ -14,7 +14,7 @@ from crawler.utils.text import DAY, NOT_KNOWN, amount, count, span, visit_freque
 from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
-    from crawler.planning.explanation import Explanation, ObservedHistory
+    from crawler.planning.report_types import Explanation, ObservedHistory
     from crawler.storage.client import Database
 
 DAY_HOURS = 24
@@ -29,7 +29,7 @@ class Command(FreshetCommand):
     summary = "Show a page's change rate and history, and explain its schedule"
     example = "scrapy explain https://books.toscrape.com/"
     documents: ClassVar = {
-        "scrapy explain URL --json": "crawler.planning.explanation.Explanation",
+        "scrapy explain URL --json": "crawler.planning.report_types.Explanation",
     }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from crawler.utils.terminal import print_line, working
 
 if TYPE_CHECKING:
     from crawler.planning.options import ReplanRequest
-    from crawler.planning.replan_report import ReplanReport
+    from crawler.planning.report_types import ReplanReport
     from crawler.planning.sharded import Sharding
 
 BUSY = "another replan is running"
@@ -29,7 +29,7 @@ class Command(FreshetCommand):
     summary = "Plan when to visit each target, based on its change history"
     example = "scrapy replan --budget 265/day --dry-run"
     documents: ClassVar = {
-        "scrapy replan --json": "list[crawler.planning.replan_report.ReplanReport]",
+        "scrapy replan --json": "list[crawler.planning.report_types.ReplanReport]",
     }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

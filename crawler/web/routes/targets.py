@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from crawler.errors import ConfigError
 from crawler.items import Outcome
-from crawler.planning.explanation import Explanation
+from crawler.planning.report_types import Explanation
 from crawler.reports import target, version_diff
 from crawler.reports.history import VisitRow, visit_row
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget

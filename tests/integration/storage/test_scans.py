@@ -12,8 +12,8 @@ from bson import ObjectId
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.planning import explain
-from crawler.planning.explanation import Explanation
 from crawler.planning.report import requests
+from crawler.planning.report_types import Explanation
 from crawler.storage import histories, paging, plans, site_queries, stats
 from crawler.storage.client import Database
 from tests.integration.harness import Db, Row

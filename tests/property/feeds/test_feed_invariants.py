@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler.feeds.dates import EARLIEST, DateReader
+from crawler.feeds.draft import EARLIEST, DateReader
 from crawler.feeds.parser import read
 from crawler.items import FeedDocument, NoFeed
 from tests.unit.feeding import FEED_URL, NOW, atom, item, json_feed, rss

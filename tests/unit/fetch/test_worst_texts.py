@@ -26,7 +26,6 @@ from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
 from crawler.extract.main_text import load, main_text
 from crawler.extract.page_values import page_values
-from crawler.extract.stable_text import without_unstable
 from crawler.feeds.discovery import candidates
 from crawler.feeds.opml import read_list
 from crawler.feeds.parser import read
@@ -36,7 +35,7 @@ from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
 from crawler.utils.sandbox import LimitExceeded, Sandbox, is_heavy
-from pipelines.content import digest, normal
+from pipelines.content import digest, normal, without_unstable
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 

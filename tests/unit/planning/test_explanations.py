@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler.planning.explain import Facts, reasons
-from crawler.planning.explanation import VisitValue
+from crawler.planning.report_types import VisitValue
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW
 

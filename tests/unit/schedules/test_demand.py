@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from schedules.allocation.demand import demand, price_grid, sampled_by_site
+from schedules.allocation.optimal import demand, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan, plan
 from schedules.estimation.estimate import estimate
 from schedules.history import Histories

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from schedules.feeds.gaps import beyond, posts_beyond
+from pipelines.feed_posts import beyond, posts_beyond
 from schedules.history import History
 
 DAY = 24 * 60

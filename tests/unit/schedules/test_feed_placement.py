@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.feeds.optimal import hull
-from schedules.feeds.placement import (
+from schedules.feeds.optimal import (
     Course,
     Room,
     best_split,
     course,
+    hull,
     insert,
     interval_cost,
     interval_posts,

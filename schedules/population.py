@@ -93,6 +93,11 @@ class Population:
         return len(self.zones)
 
     @cached_property
+    def closed(self) -> Floats:
+        """Return the (s, 168) surcharges without load leveling: inf for closed hours, else 0."""
+        return np.where(self.open_hours, 0.0, np.inf)
+
+    @cached_property
     def zone(self) -> Ints:
         """Return the (s,) row of each site's zone in `walls`."""
         distinct = list(dict.fromkeys(self.zones))

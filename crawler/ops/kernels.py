@@ -26,7 +26,7 @@ from crawler.storage.plans import TargetPlans
 from schedules import on_compiling
 from schedules.allocation.optimal import demand, price_grid
 from schedules.allocation.plan import plan
-from schedules.estimation.silence import silences
+from schedules.estimation.silence import GapModel
 from schedules.evaluation.world import even_population
 from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
@@ -72,7 +72,7 @@ def pages() -> None:
     plan(some, past, capped, END, made.schedules)
     aim = Terms().aim
     demand(made.estimates, np.ones(TARGETS), aim, price_grid(made.estimates, aim, POINTS))
-    silences(some, past, made.estimates.mixtures, 1.0)
+    GapModel.of(some, past, made.estimates.mixtures, 1.0).rated(some, past)
 
 
 def feeds() -> None:

@@ -50,7 +50,7 @@ from crawler.utils.process import Say
 from crawler.utils.text import count
 from schedules.allocation.optimal import demand, outlook, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan
-from schedules.estimation.estimate import Estimate, estimate
+from schedules.estimation.estimate import estimate
 from schedules.feeds.plan import FeedsPlan, feed_outlook, plan_feeds
 from schedules.feeds.post_rates import Posting
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
@@ -82,37 +82,7 @@ async def curve_of(db: Database, config: Config, objective: str | None, say: Say
     part, gathered, budget_per_day, now = await _read(db, config, PAGES, objective, say)
     say(f"estimating the change rates of {count(len(gathered.watched), 'page')}")
     estimates = estimate(gathered.population, gathered.histories)
-    aim = part.options.objective or BALANCED
-    curve = _curve(gathered, estimates, aim, now, say)
-    warnings = []
-    if not (gathered.histories.until > gathered.histories.since).any():
-        warnings.append("no page has been observed twice yet: this is the curve of average pages")
-    return curve | {
-        "budget_per_day": budget_per_day,
-        "plans": await plans_in_effect(db, config, PAGES),
-        "warnings": warnings,
-    }
-
-
-async def _read(
-    db: Database, config: Config, kind: str, objective: str | None, say: Say
-) -> tuple[Part, Gathered, float | None, datetime]:
-    """Return all targets of a kind, their current budget if it is bounded, and the time."""
-    say(f"reading {kind}")
-    now = config.clock.now()
-    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
-    request = request_of(kind, None, objective, dry_run=True)
-    (part,) = parts_of(request, stored, of_feeds, config)
-    gathered = await gathered_of(db, config, now, part.spiders)
-    effect = await effect_of(db, gathered.watched, now, everything=True)
-    per_day = budget_of(gathered, PlanOptions(), effect, hours_of(now)).per_day
-    return part, gathered, per_day if math.isfinite(per_day) else None, now
-
-
-def _curve(
-    gathered: Gathered, estimates: Estimate, objective: str, now: datetime, say: Say
-) -> BudgetCurve:
-    """Return the curve; current budget, plans and warnings are added later."""
+    objective = part.options.objective or BALANCED
     population, aim = gathered.population, OBJECTIVES[objective]
     rows, scale = sampled_by_site(population.key, population.site, MAX_TARGETS, MIN_OF_SITE)
     sample = estimates if len(rows) == len(population) else estimates.of(rows)
@@ -132,21 +102,39 @@ def _curve(
         }
         for name, group in _groups(gathered, counts, current.per_day)
     ]
+    warnings = []
+    if not (gathered.histories.until > gathered.histories.since).any():
+        warnings.append("no page has been observed twice yet: this is the curve of average pages")
     return {
         "at": now,
         "objective": objective,
         "targets": len(population),
         "sampled": len(rows),
-        "budget_per_day": None,
-        "plans": [],
+        "budget_per_day": budget_per_day,
+        "plans": await plans_in_effect(db, config, PAGES),
         "requests_per_day": rounded(result.requests_per_day.sum(axis=1)),
         "price": [float(f"{price:.5g}") if price < np.inf else None for price in result.price],
         "freshness": rounded(1 - _mean(result.stale, everything, counts)),
         "age_days": rounded(_mean(result.age_days, everything, counts)),
         "current": current.results(everything),
         "sites": sites,
-        "warnings": [],
+        "warnings": warnings,
     }
+
+
+async def _read(
+    db: Database, config: Config, kind: str, objective: str | None, say: Say
+) -> tuple[Part, Gathered, float | None, datetime]:
+    """Return all targets of a kind, their current budget if it is bounded, and the time."""
+    say(f"reading {kind}")
+    now = config.clock.now()
+    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
+    request = request_of(kind, None, objective, dry_run=True)
+    (part,) = parts_of(request, stored, of_feeds, config)
+    gathered = await gathered_of(db, config, now, part.spiders)
+    effect = await effect_of(db, gathered.watched, now, everything=True)
+    per_day = budget_of(gathered, PlanOptions(), effect, hours_of(now)).per_day
+    return part, gathered, per_day if math.isfinite(per_day) else None, now
 
 
 class _SiteSums(NamedTuple):
@@ -226,33 +214,9 @@ async def preview_of(
     db: Database, config: Config, budget: float, objective: str | None, say: Say
 ) -> BudgetPreview:
     """Return the moves of a replan with this budget, without storing the plan."""
-    current = await plans_in_effect(db, config, PAGES)
+    plan_ids = await plans_in_effect(db, config, PAGES)
     request = request_of(PAGES, budget, objective, dry_run=True)
-    return _moves(*await _planned(db, config, request, say)) | {"plans": current}
-
-
-async def _planned(
-    db: Database, config: Config, request: ReplanRequest, say: Say
-) -> tuple[Replan, ReplanReport]:
-    """Make the plan of a request for one kind of targets."""
-    made: list[Replan] = []
-    (report,) = await replan_parts(db, config, request, say, made.append)
-    say("comparing the plans")
-    return made[0], report
-
-
-async def plans_in_effect(db: Database, config: Config, kind: str) -> list[str]:
-    """Return the ids of the latest plans of all spiders of a kind, without duplicates."""
-    now = config.clock.now()
-    of_feeds = set(await targets.feed_spiders(db))
-    stored = await targets.spiders(db)
-    names = [name for name in stored if (name in of_feeds) == (kind == FEEDS)]
-    latest = [await plans.latest(db, name, now) for name in names]
-    return sorted({str(plan["_id"]) for plan in latest if plan is not None})
-
-
-def _moves(replan: Replan, report: ReplanReport) -> BudgetPreview:
-    """Return the moves of a plan by site, and its biggest ones; plans are added later."""
+    replan, report = await _planned(db, config, request, say)
     gathered, made, written = replan.gathered, replan.plan, replan.written
     assert isinstance(made, Plan), "plans of feeds have neither freshness nor age"
     population, rows = gathered.population, np.arange(len(gathered.population))
@@ -288,7 +252,7 @@ def _moves(replan: Replan, report: ReplanReport) -> BudgetPreview:
     everything = np.arange(population.sites)
     return {
         "report": report,
-        "plans": [],
+        "plans": plan_ids,
         "current": current.results(everything),
         "planned": planned.results(everything),
         "sites": by_site,
@@ -308,6 +272,26 @@ def _moves(replan: Replan, report: ReplanReport) -> BudgetPreview:
     }
 
 
+async def _planned(
+    db: Database, config: Config, request: ReplanRequest, say: Say
+) -> tuple[Replan, ReplanReport]:
+    """Make the plan of a request for one kind of targets."""
+    made: list[Replan] = []
+    (report,) = await replan_parts(db, config, request, say, made.append)
+    say("comparing the plans")
+    return made[0], report
+
+
+async def plans_in_effect(db: Database, config: Config, kind: str) -> list[str]:
+    """Return the ids of the latest plans of all spiders of a kind, without duplicates."""
+    now = config.clock.now()
+    of_feeds = set(await targets.feed_spiders(db))
+    stored = await targets.spiders(db)
+    names = [name for name in stored if (name in of_feeds) == (kind == FEEDS)]
+    latest = [await plans.latest(db, name, now) for name in names]
+    return sorted({str(plan["_id"]) for plan in latest if plan is not None})
+
+
 def _biggest_moves(
     population: Population, before: Floats, after: Floats, changed: Flags
 ) -> list[int]:
@@ -321,29 +305,22 @@ def _biggest_moves(
 async def feed_curve_of(db: Database, config: Config, say: Say) -> FeedBudgetCurve:
     """Return the curve of all feeds. Raises ConfigError if there are none."""
     _, gathered, budget_per_day, now = await _read(db, config, FEEDS, None, say)
-    curve = _curve_of_feeds(gathered, now, say)
-    plan_ids = await plans_in_effect(db, config, FEEDS)
-    return curve | {"budget_per_day": budget_per_day, "plans": plan_ids}
-
-
-def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCurve:
-    """Return the curve; current budget and plans are added later."""
     rows = np.argsort(gathered.population.key)[:MAX_FEEDS]
     scale = len(gathered.population) / len(rows)
     population, histories = gathered.population.of(rows), gathered.histories.of(rows)
     window, none = windows_of(gathered)[rows], Schedules.none(len(rows))
     lowest = min_per_day(population)
     highest = max(float((DAY_HOURS / population.min_hours).sum()), lowest * MIN_STEP)
-    plans: list[FeedsPlan] = []
+    made_plans: list[FeedsPlan] = []
     for number, budget in enumerate(np.geomspace(lowest, highest, FEED_POINTS).tolist(), 1):
         say(f"planning {count(len(rows), 'feed')}: {number} of {FEED_POINTS} budgets")
         made = plan_feeds(
             population, histories, window, Terms(budget_per_day=budget), hours_of(now), none
         )
-        if not plans or made.requests_per_day > plans[-1].requests_per_day * MIN_STEP:
-            plans.append(made)
-    posting = plans[0].posting
-    sums = [_FeedSums.of_plan(plan) for plan in plans]
+        if not made_plans or made.requests_per_day > made_plans[-1].requests_per_day * MIN_STEP:
+            made_plans.append(made)
+    posting = made_plans[0].posting
+    sums = [_FeedSums.of_plan(plan) for plan in made_plans]
     current = _FeedSums.of(posting, window, in_effect(gathered, rows))
     everything = np.arange(len(rows))
     whole = _columns(sums, everything, scale)
@@ -359,11 +336,11 @@ def _curve_of_feeds(gathered: Gathered, now: datetime, say: Say) -> FeedBudgetCu
         "at": now,
         "feeds": len(gathered.population),
         "sampled": len(rows),
-        "budget_per_day": None,
-        "plans": [],
+        "budget_per_day": budget_per_day,
+        "plans": await plans_in_effect(db, config, FEEDS),
         "posts_per_day": float(posting.per_week.sum() * scale / WEEK_DAYS),
         "requests_per_day": whole[0],
-        "price": rounded(np.array([plan.price for plan in plans])),
+        "price": rounded(np.array([plan.price for plan in made_plans])),
         "missed_share": whole[1],
         "delay_hours": whole[2],
         "current": current.results(everything, scale),

@@ -16,12 +16,12 @@ from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import amount, count, is_known, listed
 from schedules.allocation.optimal import outlook
-from schedules.allocation.plan import LIMITS, Plan, Terms
+from schedules.allocation.plan import Plan
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.population import least_visits, min_per_day
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
-from schedules.terms import UNBOUNDED
+from schedules.terms import LIMITS, UNBOUNDED, Terms
 
 # Maximum number of targets used for the expected results of daily visits.
 MAX_SAMPLE = 20_000
@@ -179,12 +179,6 @@ class Figures(NamedTuple):
 
     def warnings(self, sites: Sequence[Site], terms: Terms) -> Iterator[str]:
         """Yield warnings about history, site definitions, caps and closed hours."""
-        yield from self._warnings_of_the_past()
-        yield from self._warnings_of_the_sites(sites)
-        yield from self._warnings_of_the_plan(terms)
-
-    def _warnings_of_the_past(self) -> Iterator[str]:
-        """Yield warnings about missing or implausible history."""
         if not self.seen_twice:
             yield (
                 "no page has been observed twice yet: rates and hours are those of an average page"
@@ -195,8 +189,21 @@ class Figures(NamedTuple):
             yield f"ignored visits dated in the future of {count(self.ahead, 'target')}"
         if self.learning:
             yield f"{count(self.learning, 'target')} in a sampling phase, polled until it ends"
+        yield from self._warnings_of_sites(sites)
+        # The frequency classes have fixed times, regardless of the site's visiting hours.
+        if self.closed:
+            yield (
+                f"{self.closed / self.slots:.0%} of the visits are planned for closed hours and "
+                "wait until the site opens"
+            )
+        spends = self.requests_per_day
+        if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
+            yield (
+                f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
+                f"{terms.daily_cap:,.0f}: the crawl will fall behind"
+            )
 
-    def _warnings_of_the_sites(self, sites: Sequence[Site]) -> Iterator[str]:
+    def _warnings_of_sites(self, sites: Sequence[Site]) -> Iterator[str]:
         """Yield warnings about missing site definitions and caps that are too low."""
         if unknown := [site.name for site in sites if site.at is None]:
             yield (
@@ -212,21 +219,6 @@ class Figures(NamedTuple):
                         f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
                         "need at their longest intervals; the crawl will fall behind"
                     )
-
-    def _warnings_of_the_plan(self, terms: Terms) -> Iterator[str]:
-        """Yield warnings about closed hours and exceeded caps."""
-        # The frequency classes have fixed times, regardless of the site's visiting hours.
-        if self.closed:
-            yield (
-                f"{self.closed / self.slots:.0%} of the visits are planned for closed hours and "
-                "wait until the site opens"
-            )
-        spends = self.requests_per_day
-        if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
-            yield (
-                f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
-                f"{terms.daily_cap:,.0f}: the crawl will fall behind"
-            )
 
 
 def document_of(

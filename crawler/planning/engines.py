@@ -317,7 +317,12 @@ class _InCluster:
             self._check()
             for future in futures:
                 if future.status == "error":
-                    self._raise(future)
+                    try:
+                        future.result()
+                    except ModuleNotFoundError as error:
+                        raise EngineError(
+                            f"Dask worker: {error}. Install this version of Freshet on all workers"
+                        ) from None
 
     def _check(self) -> None:
         if lost := self._engine.addresses - _addresses(self._engine.client):
@@ -325,14 +330,6 @@ class _InCluster:
                 f"Dask worker {min(lost)} was lost: the old plan stays in effect. Run scrapy "
                 "replan again"
             )
-
-    def _raise(self, future: Any) -> None:
-        try:
-            future.result()
-        except ModuleNotFoundError as error:
-            raise EngineError(
-                f"Dask worker: {error}. Install this version of Freshet on all workers"
-            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,14 +310,7 @@ def _expected(estimates: Estimate, schedule: Schedule, plan: Document) -> Expect
         "value": None,
     }
     if schedule.visits_per_week:
-        schedules = Schedules(
-            np.array([schedule.weeks], np.uint8),
-            np.array([0, len(schedule.slots)]),
-            np.array(schedule.slots, np.uint16),
-            np.array([schedule.every_hours]),
-            np.array([schedule.phase_hours]),
-        )
-        outcome = outlook(estimates, schedules)
+        outcome = outlook(estimates, Schedules.of_each([schedule]))
         expected["freshness"] = round(1 - float(outcome.stale[0]), 4)
         expected["age_days"] = round(float(outcome.age_days[0]), 4)
     return expected
@@ -326,11 +319,9 @@ def _expected(estimates: Estimate, schedule: Schedule, plan: Document) -> Expect
 def value_of(estimates: Estimate, schedule: Schedule, whole: Document | None) -> VisitValue:
     """Return the value of a target's visits by the current estimate, with the plan's price."""
     aim: Objective = OBJECTIVES[(whole or {}).get("objective") or BALANCED]
-    # Visiting hours of all sites, as in a population.
-    closed = np.where(estimates.population.open_hours, 0.0, np.inf)
     population = estimates.population
     lowest = MIN_VALUE * float(population.weight[0] / population.cost[0])
-    steps = candidates_of(estimates, aim, closed, lowest).steps
+    steps = candidates_of(estimates, aim, population.closed, lowest).steps
     visits, savings = steps.visits.astype(float), steps.value.astype(float)
     has = visits <= schedule.visits_per_week * (1 + 1e-6)
     last, more = savings[has][-1:], savings[~has][:1]

@@ -15,15 +15,15 @@ from crawler.planning.population import Gathered
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
 from crawler.utils.text import DAY, amount, count, period, rounded_up, span
-from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget_for
+from schedules.allocation.plan import GoalTooHigh, budget_for, sampled
 from schedules.cost import Objective
+from schedules.estimation.estimate import estimate
 from schedules.evaluation.feeds import FEED_POLICIES
-from schedules.history import Flags, Floats
+from schedules.history import DAY_HOURS, Flags, Floats
 from schedules.population import min_per_day
 from schedules.schedule import WEEK_DAYS
-from schedules.terms import POLICIES, UNBOUNDED
+from schedules.terms import POLICIES, UNBOUNDED, BudgetTooSmall, Terms
 
-DAY_HOURS = 24
 # Default daily cap of a plan, as a multiple of its budget.
 CAP_OF_BUDGET = 1.5
 # Sources of a budget: the user, a goal, the fixed intervals, several plans, or the policy itself.
@@ -121,11 +121,9 @@ def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hour
     if not options.has_goal:
         return current_budget(Usage.of(gathered, effect), effect)
     days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
+    sample, share = sampled(estimate(gathered.population, gathered.histories))
     return goal_budget(
-        options,
-        lambda: budget_for(
-            gathered.population, gathered.histories, now_hours, options.freshness, days
-        ),
+        options, lambda: budget_for(sample, share, now_hours, options.freshness, days)
     )
 
 

@@ -19,13 +19,12 @@ from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
 from schedules.estimation.rates import DateCounts, timed
-from schedules.history import Flags, Floats, Histories, Ints
+from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
 MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 MIN_INTERVAL_HOURS = 1.0
-DAY_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)

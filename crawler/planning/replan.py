@@ -54,7 +54,7 @@ from crawler.utils.process import Say, return_large_blocks
 from crawler.utils.text import amount, period, rounded_up
 from crawler.utils.time import EPOCH
 from schedules import calendar
-from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, draft, plan, sampled
+from schedules.allocation.plan import Plan, draft, plan, sampled
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
@@ -62,7 +62,7 @@ from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE
 from schedules.population import min_per_day
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
-from schedules.terms import Terms
+from schedules.terms import LIMITS, BudgetTooSmall, Terms
 
 HOUR_MILLISECONDS = 3_600_000
 DIGITS = 5

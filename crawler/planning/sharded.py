@@ -25,7 +25,6 @@ from crawler.planning import silence
 from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
 from crawler.planning.engines import PIECES, Engine
 from crawler.planning.options import (
-    DAY_HOURS,
     FEEDS,
     GIVEN,
     GOAL,
@@ -66,12 +65,12 @@ from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.process import Say
 from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
-from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
+from schedules.allocation.plan import Plan, budget_for, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
 from schedules.estimation.rates import DateCounts, Mixtures
 from schedules.estimation.silence import MAX_SAMPLE as MAX_SILENCE_SAMPLE
-from schedules.estimation.silence import allowed_per_target
-from schedules.history import FieldHistories, Flags, Floats, Histories, Ints
+from schedules.estimation.silence import GapModel, allowed_per_target
+from schedules.history import DAY_HOURS, FieldHistories, Flags, Floats, Histories, Ints
 from schedules.population import Columns, Population, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall
 
@@ -293,9 +292,7 @@ def _budget(
     sample = lowest_keys(shards, counts, MAX_PRICE_SAMPLE)
     share = len(sample.population) / int(counts.sum())
     days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
-    return goal_budget(
-        options, lambda: budget_of_sample(sample, share, hours, options.freshness, days)
-    )
+    return goal_budget(options, lambda: budget_for(sample, share, hours, options.freshness, days))
 
 
 def silences_of_shards(shards: Shards, counts: Ints, false_alarms_per_week: float) -> list[Silence]:
@@ -309,13 +306,11 @@ def silences_of_shards(shards: Shards, counts: Ints, false_alarms_per_week: floa
     samples = shards.each(sample_of_silence, step, own=own)
     pages, of_pages, fields, of_fields = zip(*samples, strict=True)
     allowed = allowed_per_target(false_alarms_per_week, int(counts.sum()))
-    model = silence.Model.of(
-        Population.joined(pages), Histories.joined(of_pages), mixtures, allowed
-    )
+    model = GapModel.of(Population.joined(pages), Histories.joined(of_pages), mixtures, allowed)
     field_model = None
     if number := sum(map(len, fields)):
         allowed = allowed_per_target(false_alarms_per_week, number * step)
-        field_model = silence.Model.of(
+        field_model = GapModel.of(
             Population.joined(fields), Histories.joined(of_fields), mixtures, allowed
         )
     rated = shards.each(rate_shard, model, field_model)
@@ -424,7 +419,7 @@ def sample_of_silence(
 
 
 def rate_shard(
-    columns: Columns, model: silence.Model, of_fields: silence.Model | None
+    columns: Columns, model: GapModel, of_fields: GapModel | None
 ) -> tuple[silence.SilentByKind, silence.SilentByKind]:
     """Return the silent targets of a shard, and those with silent fields."""
     watches = _watches(columns)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,12 @@ from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import (
     MIN_BURSTS,
-    Calibration,
+    GapModel,
     Silences,
     allowed_per_target,
-    calibrated,
-    decided,
-    fit_gaps,
-    rate_silences,
     shared_from,
 )
-from schedules.history import FieldHistories, FieldPasts, Floats, Histories, Ints, field_pasts
+from schedules.history import FieldHistories, FieldPasts, Histories, Ints, field_pasts
 from schedules.population import Population
 
 # Pages whose fields are rated together, and pages from whose fields the model is estimated.
@@ -97,14 +93,14 @@ def silences_of(
         if mixtures is None or len(rows) < len(is_feed):
             mixtures = site_mixtures(some.population, some.histories)
         allowed = allowed_per_target(false_alarms_per_week, len(rows))
-        model = Model.of(some.population, some.histories, mixtures, allowed, combined=combined)
+        model = GapModel.of(some.population, some.histories, mixtures, allowed, combined=combined)
         silent += alarms_of(silent_targets(some, model), combined=combined)
         if combined:
             step = step_of(len(some.fields))
             sample = some.sample_of_fields(step)
             allowed = allowed_per_target(false_alarms_per_week, len(sample[0]) * step)
             if len(sample[0]):
-                model = Model.of(*sample, mixtures, allowed)
+                model = GapModel.of(*sample, mixtures, allowed)
                 silent += alarms_of(silent_fields(some, model), silent)
     return silent
 
@@ -112,38 +108,6 @@ def silences_of(
 def step_of(pages: int) -> int:
     """Return the distance between the pages from whose fields the model is estimated."""
     return 1 + pages // MAX_SAMPLED_PAGES
-
-
-class Model(NamedTuple):
-    """Hold what rates silence: weekly profiles, the prior of gaps, the tail of past scores.
-
-    allowed: false alarms per target and week
-    """
-
-    mixtures: Mixtures
-    prior: Floats
-    tail: Calibration
-    allowed: float
-
-    @classmethod
-    def of(
-        cls,
-        population: Population,
-        histories: Histories,
-        mixtures: Mixtures,
-        allowed: float,
-        *,
-        combined: bool = True,
-    ) -> Self:
-        """Estimate the model from targets, or from fields. combined: as in `shared_from`."""
-        prior = fit_gaps(population, histories, mixtures)
-        tail = calibrated(population, histories, mixtures, prior, allowed, combined=combined)
-        return cls(mixtures, prior, tail, allowed)
-
-    def rated(self, population: Population, histories: Histories) -> Silences:
-        """Return the silences of targets, or of fields."""
-        ratings = rate_silences(population, histories, self.mixtures, self.prior)
-        return decided(population, ratings, self.tail, self.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +205,7 @@ def joined(parts: Iterable[SilentByKind]) -> SilentByKind:
     return result
 
 
-def silent_targets(watches: Watches, model: Model) -> SilentByKind:
+def silent_targets(watches: Watches, model: GapModel) -> SilentByKind:
     """Return the silent targets of each site."""
     result = model.rated(watches.population, watches.histories)
     kinds = [(spider, "") for spider in watches.spiders]
@@ -249,7 +213,7 @@ def silent_targets(watches: Watches, model: Model) -> SilentByKind:
     return _by_kind(watches, result, rows, watches.spider.astype(np.int64), kinds)
 
 
-def silent_fields(watches: Watches, model: Model) -> SilentByKind:
+def silent_fields(watches: Watches, model: GapModel) -> SilentByKind:
     """Return the targets with silent fields, by site and field.
 
     Each field of a page is rated like a page, by its own changes, in parts, so that memory is

@@ -147,14 +147,6 @@ class FeedScenario(Scenario):
     unlisted: int = 0
     windowless: int = 0
 
-    def training_posts(self) -> Times:
-        """Return the posts up to the split, which every policy knows."""
-        at = self.posts.at
-        before = at <= self.span.split
-        feed = np.repeat(np.arange(len(self.feeds)), np.diff(self.posts.first))
-        counts = np.bincount(feed[before], minlength=len(self.feeds))
-        return Times(np.concatenate(([0], np.cumsum(counts))), at[before])
-
 
 class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]):
     """Simulate policies with numbers of fetches.
@@ -259,7 +251,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
                 closed_loop=self.closed_loop,
             )  # fmt: skip
         else:
-            planned = paper_visits(policy, feeds, scenario.training_posts(), most, span)
+            planned = paper_visits(policy, feeds, scenario.posts, most, span)
         # Score the visits at the resolution of visit files.
         visits = Times(planned.first, whole_seconds(planned.at))
         check(policy, most, visits, span)

@@ -40,14 +40,13 @@ from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
 from crawler.utils.process import Say
 from crawler.utils.text import amount, count, precise
-from schedules.allocation.plan import BudgetTooSmall, Terms, min_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
 from schedules.evaluation.world import World, even_population
 from schedules.history import DAY_HOURS, Ints, Times
-from schedules.population import walls_of
+from schedules.population import min_per_day, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.terms import POLICIES, UNBOUNDED
+from schedules.terms import POLICIES, UNBOUNDED, BudgetTooSmall, Terms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from schedules.allocation.allocate import Steps
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import MAX_RATE, Objective, costs_of, curves, even_cost
+from schedules.cost import MAX_RATE, Curves, Objective, costs_of, curves, even_cost
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.placement.load import even_phase, first_weeks
@@ -209,6 +209,17 @@ def limits_of(t: Targets, i: int, price: float) -> Limits:
 
 
 @compiled
+def choice_of(t: Targets, i: int, c: Curves, aim: Objective, least: float) -> Choice:
+    """Return the options of one target that save more than `least` per visit."""
+    limits, costs = limits_of(t, i, least / t.worth[i]), costs_of(c, aim)
+    if t.is_even[i]:
+        return even_options(
+            costs, limits, aim, t.node[i], c.weight, least / t.worth[i], t.slot_gain[i]
+        )
+    return options(costs, limits, least / t.worth[i])
+
+
+@compiled
 def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     """Compute the candidate steps of m targets, as columns for `joined`."""
     m = len(t.worth)
@@ -220,14 +231,7 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     used, placed = 0, 0
     for i in range(m):
-        limits = limits_of(t, i, least / t.worth[i])
-        c = costs_of(curves(t.profile[i], t.node[i], weight), aim)
-        if t.is_even[i]:
-            choice = even_options(
-                c, limits, aim, t.node[i], weight, least / t.worth[i], t.slot_gain[i]
-            )
-        else:
-            choice = options(c, limits, least / t.worth[i])
+        choice = choice_of(t, i, curves(t.profile[i], t.node[i], weight), aim, least)
         counts[i], slots[i] = len(choice.option), len(choice.slots)
         rare[i], full[i] = choice.rare, choice.full
         for j in range(counts[i]):
@@ -434,7 +438,7 @@ def price_grid(estimates: Estimate, aim: Objective, size: int) -> Floats:
     lowest = MIN_PRICE * float((population.weight / population.cost).min(initial=1e9))
     if n > MAX_PILOT:
         estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_PILOT])
-    steps = candidates_of(estimates, aim, _closed(estimates), lowest).steps
+    steps = candidates_of(estimates, aim, estimates.population.closed, lowest).steps
     more = np.diff(steps.visits, prepend=np.float32(0))
     optional = np.flatnonzero(np.isfinite(steps.value))
     order = optional[np.argsort(-steps.value[optional])]
@@ -458,10 +462,10 @@ def demand(estimates: Estimate, scale: Floats, aim: Objective, price: Floats) ->
     which it does not, as if its requests were more expensive.
     """
     population = estimates.population
-    closed, shape = _closed(estimates), (len(price), population.sites)
 
     def work(part: Part) -> tuple[Floats, Floats, Floats]:
-        return _demand(targets(estimates, part, closed), aim, scale[part], price, shape[1])
+        some = targets(estimates, part, population.closed)
+        return _demand(some, aim, scale[part], price, population.sites)
 
     pieces = spread_over(work, parts(len(population)))
     visits, stale, age = (np.sum(column, axis=0) for column in zip(*pieces, strict=True))
@@ -472,11 +476,6 @@ def demand(estimates: Estimate, scale: Floats, aim: Objective, price: Floats) ->
     last = np.maximum((~over).sum(axis=0) - 1, 0)
     row = np.minimum(np.arange(len(price))[:, None], last)
     return Demand(price, *(np.take_along_axis(column, row, 0) for column in (per_day, stale, age)))
-
-
-def _closed(estimates: Estimate) -> Floats:
-    """Return the (s, 168) surcharges without load leveling: inf for closed hours."""
-    return np.where(estimates.population.open_hours, 0.0, np.inf)
 
 
 @compiled
@@ -492,18 +491,16 @@ def _demand(
         least = price[len(price) - 1]
         if least == np.inf:
             least = 1e9
-        limits = limits_of(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
-        if t.is_even[i]:
-            choice = even_options(
-                costs_of(c, aim), limits, aim, t.node[i], weight, least / t.worth[i], t.slot_gain[i]
-            )
-        else:
-            choice = options(costs_of(c, aim), limits, least / t.worth[i])
+        choice = choice_of(t, i, c, aim, least)
         taken, done, used = 0, -1, 0
         visits_per_week, stale_share, age_days = 0.0, 1.0, 0.0
         for g in range(len(price)):
-            taken = _last_worth(choice, taken, price[g] / t.worth[i])
+            # The last step that saves more than the price of each visit.
+            while (
+                taken + 1 < len(choice.option) and choice.value[taken + 1] > price[g] / t.worth[i]
+            ):
+                taken += 1
             if taken != done and len(choice.option):
                 option = choice.option[taken]
                 visits_per_week, done = choice.visits[taken], taken
@@ -518,14 +515,6 @@ def _demand(
             stale[g, t.site[i]] += scale[i] * stale_share
             age[g, t.site[i]] += scale[i] * age_days
     return visits, stale, age
-
-
-@compiled
-def _last_worth(choice: Choice, taken: int, price: float) -> int:
-    """Return the last step from `taken` on that saves more than the price of each visit."""
-    while taken + 1 < len(choice.option) and choice.value[taken + 1] > price:
-        taken += 1
-    return taken
 
 
 @compiled

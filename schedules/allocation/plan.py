@@ -64,26 +64,12 @@ from schedules.terms import (
     BUDGET,
     EXPLORATION,
     KEPT,
-    LIMITS,
-    POLICIES,
     PRIOR,
     RULE,
     UNBOUNDED,
     BudgetTooSmall,
     Terms,
 )
-
-__all__ = [
-    "LIMITS",
-    "POLICIES",
-    "BudgetTooSmall",
-    "GoalTooHigh",
-    "Plan",
-    "Terms",
-    "budget_for",
-    "min_per_day",
-    "plan",
-]
 
 HALVINGS = 14
 # Slots are hours, so the maximum is one visit an hour.
@@ -245,32 +231,20 @@ def plan_of(columns: Columns, price: float) -> Plan:
 
 
 def budget_for(
-    population: Population,
-    histories: Histories,
-    now_hours: float,
-    freshness: float | None = None,
-    max_age_days: float | None = None,
-) -> float:
-    """Return the requests a day with which the optimal policy is expected to reach a goal.
-
-    freshness:    mean share of time in which a copy is fresh
-    max_age_days: mean age of a copy; give exactly one of the two
-
-    If there are very many targets, a sample of them is planned. Raises GoalTooHigh if no budget
-    reaches the goal.
-    """
-    sample, share = sampled(estimate(population, histories))
-    return budget_of_sample(sample, share, now_hours, freshness, max_age_days)
-
-
-def budget_of_sample(
     sample: Estimate,
     share: float,
     now_hours: float,
     freshness: float | None = None,
     max_age_days: float | None = None,
 ) -> float:
-    """Return the same as `budget_for`, from a sample. share: of all targets that are in it."""
+    """Return the requests a day with which the optimal policy is expected to reach a goal.
+
+    share:        share of all targets that are in the sample
+    freshness:    mean share of time in which a copy is fresh
+    max_age_days: mean age of a copy; give exactly one of the two
+
+    Raises GoalTooHigh if no budget reaches the goal.
+    """
     none = Schedules.none(len(sample.population))
 
     def reached(per_day: float) -> float:
@@ -524,8 +498,7 @@ class _Sample:
 
     def surcharge(self, surcharges: Floats) -> Floats:
         """Return the (s, 168) surcharges of local hours from the (s, 7) surcharges of UTC days."""
-        closed = np.where(self.estimates.population.open_hours, 0.0, np.inf)
-        return np.take_along_axis(surcharges, self.utc_day, 1) + closed
+        return np.take_along_axis(surcharges, self.utc_day, 1) + self.estimates.population.closed
 
     def allocated(self, surcharges: Floats) -> tuple[Schedules, float]:
         """Return the allocated schedules, and the price of the last visit."""

@@ -23,7 +23,7 @@ the highest scores of a site within four weeks count: as many as would raise sep
 from __future__ import annotations
 
 from math import gamma
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -148,45 +148,42 @@ class Silences(NamedTuple):
     threshold: float
 
 
-def silences(
-    population: Population,
-    histories: Histories,
-    mixtures: Mixtures,
-    false_alarms_per_week: float,
-    *,
-    combined: bool = True,
-) -> Silences:
-    """Find the targets that have been silent for too long.
+class GapModel(NamedTuple):
+    """Hold what rates silence: profiles of sites, the prior of gaps, the tail of past scores.
 
-    mixtures:              weekly profiles of the sites
-    false_alarms_per_week: number of alarms per week, over all targets, that may be false; > 0
-    combined:              raise one alarm for a site with many silent pages; False for feeds
+    allowed: false alarms per target and week
     """
-    prior = fit_gaps(population, histories, mixtures)
-    ratings = rate_silences(population, histories, mixtures, prior)
-    allowed = allowed_per_target(false_alarms_per_week, len(population))
-    tail = calibrated(population, histories, mixtures, prior, allowed, combined=combined)
-    return decided(population, ratings, tail, allowed, combined=combined)
 
+    mixtures: Mixtures
+    prior: Floats
+    tail: Calibration
+    allowed: float
 
-def decided(
-    population: Population,
-    ratings: Ratings,
-    calibration: Calibration,
-    false_per_week: float,
-    *,
-    combined: bool = True,
-) -> Silences:
-    """Compare ratings with the threshold for a number of false alarms per target and week."""
-    threshold = calibration.threshold(false_per_week)
-    silent = ratings.score >= threshold
-    rated = ratings.rated
-    chance = np.full(len(silent), np.nan)
-    chance[rated] = calibration.chance(ratings.score[rated], ratings.gap[rated])
-    count = np.bincount(population.site[silent], minlength=population.sites)
-    of_site = np.bincount(population.site[rated], minlength=population.sites)
-    shared = count >= shared_from(of_site, combined=combined)
-    return Silences(ratings, silent, shared, chance, threshold)
+    @classmethod
+    def of(
+        cls,
+        population: Population,
+        histories: Histories,
+        mixtures: Mixtures,
+        allowed: float,
+        *,
+        combined: bool = True,
+    ) -> Self:
+        """Estimate the model from targets, or from fields. combined: as in `shared_from`."""
+        prior = fit_gaps(population, histories, mixtures)
+        tail = calibrated(population, histories, mixtures, prior, allowed, combined=combined)
+        return cls(mixtures, prior, tail, allowed)
+
+    def rated(self, population: Population, histories: Histories) -> Silences:
+        """Find the targets, or fields, that have been silent for too long."""
+        ratings = rate_silences(population, histories, self.mixtures, self.prior)
+        threshold = self.tail.threshold(self.allowed)
+        silent, rated = ratings.score >= threshold, ratings.rated
+        chance = np.full(len(silent), np.nan)
+        chance[rated] = self.tail.chance(ratings.score[rated], ratings.gap[rated])
+        count = np.bincount(population.site[silent], minlength=population.sites)
+        of_site = np.bincount(population.site[rated], minlength=population.sites)
+        return Silences(ratings, silent, count >= shared_from(of_site), chance, threshold)
 
 
 def allowed_per_target(false_per_week: float, targets: int) -> float:

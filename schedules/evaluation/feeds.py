@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.evaluation.world import Span, even_population, joined, visits_of
-from schedules.feeds import plan
-from schedules.feeds.plan import plan_feeds
+from schedules.feeds.plan import plan_feeds, shares_of
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE, FIRST_HISTORY_HOURS
 from schedules.population import min_per_day
@@ -52,8 +51,8 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
     """Return at most `visits` fetches of all feeds from split to stop, ascending for each feed.
 
     policy: one of PAPER_POLICIES
-    past:   posts of each feed in chronological order; those from the start of the span to its split
-            are known
+    past:   posts of each feed in chronological order; only those from the start of the span to its
+            split are known
 
     Raises ValueError for another policy, and if start, split and stop are not ascending.
     """
@@ -64,13 +63,7 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
         raise ValueError(f"start, split and stop must be ascending: {since}, {split}, {stop}")
     # Expected posts in the simulated period.
     rate = counts(past, since, split) * ((stop - split) / (split - since))
-    if policy == "uniform":
-        fetches = plan.uniform(rate, visits)
-    elif policy == "min-delay":
-        fetches = plan.min_delay(rate, feeds.weight, visits)
-    else:
-        fetches = plan.min_missing(rate, feeds.window.astype(np.float64), visits)
-    return evenly(fetches, split, stop)
+    return evenly(shares_of(policy, rate, feeds.window, feeds.weight, visits), split, stop)
 
 
 def counts(posts: Times, since: float, until: float) -> Floats:
@@ -197,14 +190,7 @@ def replanned_visits(
             for at in due.at[begin:end].tolist():
                 state.fetch(at)
         now = until
-    return _first_visits(joined(len(feeds), done), visits)
-
-
-def _first_visits(visits: Times, most: int) -> Times:
-    """Return the first `most` visits of all feeds together."""
-    if len(visits.at) <= most:
-        return visits
-    keep = np.zeros(len(visits.at), np.bool_)
-    keep[np.argsort(visits.at, kind="stable")[:most]] = True
-    before = np.concatenate([[0], np.cumsum(keep)])
-    return Times(before[visits.first], visits.at[keep])
+    fetches = joined(len(feeds), done)
+    # The first ones of all feeds together.
+    chosen = np.sort(np.argsort(fetches.at, kind="stable")[:visits])
+    return Times(np.searchsorted(chosen, fetches.first), fetches.at[chosen])

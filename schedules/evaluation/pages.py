@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from schedules.allocation.plan import Terms, plan
+from schedules.allocation.plan import plan
 from schedules.calendar import next_visits
 from schedules.dispatch import Capacity, Waiting, dispatch, room
 from schedules.evaluation.world import (
@@ -27,7 +27,7 @@ from schedules.evaluation.world import (
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
 from schedules.intervals import next_interval
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
-from schedules.terms import GROUPED
+from schedules.terms import GROUPED, Terms
 
 # Slots follow the wall clock, so a planned visit can be an hour off the longest interval.
 CLOCK_CHANGE_HOURS = 1.0

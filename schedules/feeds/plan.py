@@ -130,12 +130,6 @@ def _heap_of(rate: Floats, window: Floats) -> list[tuple[float, int]]:
     return heap
 
 
-def missing(rate: Floats, window: Floats, fetches: Ints) -> Floats:
-    """Return the (n,) posts missed by fetches that find full documents: MP = rate - sum of PPA."""
-    lost: Floats = np.maximum(rate - fetches * window, 0)
-    return lost
-
-
 class FeedOutlook(NamedTuple):
     """Hold the expected results of n feeds.
 
@@ -412,15 +406,15 @@ def fetches(population: Population, posting: Posting, window: Ints, terms: Terms
         if high - low <= 1:
             break
         middle = (low + high) // 2
-        shares = _shares(terms.policy, rate, window, population.weight, middle)
+        shares = shares_of(terms.policy, rate, window, population.weight, middle)
         fits = np.clip(shares, least, most).sum() <= budget * (1 + 1e-9)
         low, high = (middle, high) if fits else (low, middle)
-    shares = _shares(terms.policy, rate, window, population.weight, low)
+    shares = shares_of(terms.policy, rate, window, population.weight, low)
     result: Floats = np.clip(shares, least, most).astype(np.float64)
     return result
 
 
-def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int) -> Ints:
+def shares_of(policy: str, rate: Floats, window: Ints, weight: Floats, total: int) -> Ints:
     """Return the (n,) whole numbers of fetches that a policy of the papers gives each feed."""
     if policy == "uniform":
         return uniform(rate, total)

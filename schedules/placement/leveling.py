@@ -11,7 +11,7 @@ their keys. Each shard passes the remaining room on to the next one, in several 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -182,21 +182,21 @@ def level(shards: Shards, caps: Caps, opened: Flags, ahead: Ints) -> None:
     crowded: Flags = needed > CROWDED * has
     counts = shards.each(count_turns, crowded)
 
-    def in_turn(step: Callable[..., tuple[Room, bool]], turns: Sequence[tuple[bool, bool]]) -> bool:
+    def in_turn(turns: Sequence[tuple[bool, bool]], *, moves: bool) -> bool:
         """Pass the room through all shards; return whether any target moved."""
         nonlocal room
         is_changed = False
         for turn in turns:
             for number in range(len(shards)):
                 if counts[number][turn]:
-                    room, moved = shards.one(number, step, crowded, room, turn)
+                    room, moved = shards.one(number, serve, crowded, room, turn, moves)
                     is_changed |= moved
         return is_changed
 
     for turns in TURNS:
-        in_turn(take, turns)
+        in_turn(turns, moves=False)
         for _ in range(ROUNDS):
-            if not in_turn(move, turns):
+            if not in_turn(turns, moves=True):
                 break
     shards.each(finish)
 
@@ -221,30 +221,24 @@ def count_turns(columns: Columns, crowded: Flags) -> dict[tuple[bool, bool], int
     }
 
 
-def take(
-    columns: Columns, crowded: Flags, room: Room, turn: tuple[bool, bool]
+def serve(
+    columns: Columns, crowded: Flags, room: Room, turn: tuple[bool, bool], moves: bool
 ) -> tuple[Room, bool]:
-    """Take the room for the current slots; return the remaining room, and False."""
+    """Take the room for the current slots, or move them toward the drawn ones.
+
+    Returns the remaining room, and whether any target moved.
+    """
     leveling: Leveling = columns["leveling"]
     rows = leveling.rows(crowded, is_crowded=turn[0], has_current=turn[1])
     space = _Space(room.common.copy(), room.own.copy(), leveling.opened)
-    _take_all(space, leveling.targets, leveling.slots, leveling.placed, rows)
+    t, slots, placed, moved = leveling.targets, leveling.slots, leveling.placed, False
+    if moves:
+        moved = bool(_move_all(space, t, leveling.drawn, slots, placed, rows))
+    else:
+        _take_all(space, t, slots, placed, rows)
+    # Engines store a column when it is set.
     columns["leveling"] = leveling
-    return Room(space.common, space.own), False
-
-
-def move(
-    columns: Columns, crowded: Flags, room: Room, turn: tuple[bool, bool]
-) -> tuple[Room, bool]:
-    """Move slots toward the drawn ones; return the remaining room, and whether any moved."""
-    leveling: Leveling = columns["leveling"]
-    rows = leveling.rows(crowded, is_crowded=turn[0], has_current=turn[1])
-    space = _Space(room.common.copy(), room.own.copy(), leveling.opened)
-    moved = _move_all(
-        space, leveling.targets, leveling.drawn, leveling.slots, leveling.placed, rows
-    )
-    columns["leveling"] = leveling
-    return Room(space.common, space.own), bool(moved)
+    return Room(space.common, space.own), moved
 
 
 def finish(columns: Columns) -> None:

@@ -419,18 +419,16 @@ class _DaySurcharges:
         self.surcharge = np.maximum(whole - price, 0)
 
 
-def shifted(schedules: Schedules, offset: Ints) -> Ints:
-    """Return the (k,) UTC hour of the week of each slot. offset: (n,) hours ahead of UTC."""
-    ahead = np.repeat(offset, np.diff(schedules.first))
-    return (schedules.slots.astype(np.int64) - ahead) % WEEK_HOURS
-
-
 def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
-    """Return the (s, 7) mean visits of each site on each UTC day of the week."""
+    """Return the (s, 7) mean visits of each site on each UTC day of the week.
+
+    offset: (n,) hours ahead of UTC
+    """
     evenly = np.where(schedules.every_hours > 0, schedules.visits_per_week, 0.0)
     even = np.bincount(site, evenly, sites)[:, None] / DAYS
     count = np.diff(schedules.first)
-    day = shifted(schedules, offset) // DAY_HOURS
+    ahead = np.repeat(offset, count)
+    day = (schedules.slots.astype(np.int64) - ahead) % WEEK_HOURS // DAY_HOURS
     place = np.repeat(site, count) * DAYS + day
     weight = np.repeat(1 / schedules.weeks, count)
     visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)

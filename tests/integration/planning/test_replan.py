@@ -16,9 +16,10 @@ from crawler.planning.replan import Replan, next_visits, replan_parts
 from crawler.storage.client import Database
 from crawler.utils.text import period
 from crawler.utils.time import EPOCH
-from schedules.allocation.plan import LIMITS, Plan
+from schedules.allocation.plan import Plan
 from schedules.calendar import times_of
 from schedules.schedule import FREQUENCY_CLASSES, nearest_class
+from schedules.terms import LIMITS
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run

@@ -13,19 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schedules.allocation.plan import (
-    BudgetTooSmall,
     Plan,
-    Terms,
     budget_for,
-    min_per_day,
     plan,
+    sampled,
 )
 from schedules.cost import Objective
+from schedules.estimation.estimate import estimate
 from schedules.evaluation.world import never
 from schedules.history import Histories, Times
-from schedules.population import Population, walls_of
+from schedules.population import Population, min_per_day, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.terms import POLICIES, UNBOUNDED
+from schedules.terms import POLICIES, UNBOUNDED, BudgetTooSmall, Terms
 from tests.unit.populations import (
     NOW,
     OFFICE,
@@ -222,7 +221,7 @@ def test_too_small_budget_reports_the_minimum(seed: int, policy: str) -> None:
 @few_examples
 def test_the_budget_of_a_goal_can_be_planned(seed: int) -> None:
     some, past = case(seed)
-    per_day = budget_for(some, past, NOW, freshness=0.01)
+    per_day = budget_for(*sampled(estimate(some, past)), NOW, freshness=0.01)
     result = plan(some, past, Terms(budget_per_day=per_day), NOW)
     assert 1 - result.stale.mean() >= 0.01
     assert result.requests_per_day <= per_day * (1 + 1e-6)

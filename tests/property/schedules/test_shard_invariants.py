@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedules.allocation.allocate import Offers, Steps, allocate, cleared, least_parts
-from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, plan, plan_of, plan_shards
+from schedules.allocation.plan import Plan, plan, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards
 from schedules.history import Histories, Ints
 from schedules.placement.load import balance, balanced
 from schedules.population import Columns, InMemory, Population, min_per_day, shard_of
 from schedules.schedule import Schedules
+from schedules.terms import BudgetTooSmall, Terms
 from tests.property.schedules.test_allocate_invariants import SHARES, budget_of, markets
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates, watched
 

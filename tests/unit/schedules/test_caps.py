@@ -8,12 +8,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.allocation.plan import Terms, plan
+from schedules.allocation.plan import plan
 from schedules.calendar import visits_between
 from schedules.placement.leveling import leveled
 from schedules.placement.load import Caps, day_surcharges, site_days
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.terms import Terms
 from tests.unit.populations import (
     HOUR,
     NOW,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schedules.allocation import optimal
 from schedules.allocation.optimal import AGE
-from schedules.allocation.plan import Plan, Terms, plan
+from schedules.allocation.plan import Plan, plan
 from schedules.calendar import next_visits, visits_between
 from schedules.cost import Objective
 from schedules.estimation.estimate import estimate
@@ -20,7 +20,7 @@ from schedules.evaluation.world import never
 from schedules.placement.placement import EVEN_VISITS, MAX_SLOTS, RARE
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
-from schedules.terms import LIMITS
+from schedules.terms import LIMITS, Terms
 from tests.unit.populations import HOUR, NOW, OFFICE, all_of, changes, gaps, population, watched
 
 UTC = (ZoneInfo("UTC"),)

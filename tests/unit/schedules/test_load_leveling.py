@@ -8,13 +8,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.allocation.plan import Terms, plan
+from schedules.allocation.plan import plan
 from schedules.calendar import visits_between
 from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
 from schedules.placement.load import balanced, first_weeks, fullest_week, in_time
 from schedules.population import MONDAY_HOURS
 from schedules.schedule import FEED_CYCLES, ROUND_WEEKS, WEEK_HOURS, Schedules
+from schedules.terms import Terms
 from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
 
 UTC = (ZoneInfo("UTC"),)

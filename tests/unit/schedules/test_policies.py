@@ -10,13 +10,14 @@ import pytest
 from schedules import compiled
 from schedules.allocation import optimal
 from schedules.allocation.optimal import outlook
-from schedules.allocation.plan import Terms, plan
+from schedules.allocation.plan import plan
 from schedules.allocation.policies import by_night, grouped
 from schedules.estimation.estimate import estimate
 from schedules.history import Floats, Times
 from schedules.intervals import next_interval
 from schedules.population import Population, shortest_hours
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
+from schedules.terms import Terms
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
 # Changes in three weeks, whether they are at night, and the class in the paper's table.

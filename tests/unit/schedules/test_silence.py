@@ -8,7 +8,14 @@ import pytest
 from schedules.estimation import silence
 from schedules.estimation.estimate import site_mixtures
 from schedules.estimation.rates import uniform_mixtures
-from schedules.estimation.silence import Calibration, alarms_of_sites, fit_tail, shared_from
+from schedules.estimation.silence import (
+    Calibration,
+    GapModel,
+    alarms_of_sites,
+    allowed_per_target,
+    fit_tail,
+    shared_from,
+)
 from schedules.evaluation.world import even_population
 from schedules.history import Histories, offsets
 from schedules.population import Population
@@ -77,7 +84,8 @@ def test_stopped_regular_page_is_found_but_not_a_bursty_one() -> None:
     bursty = [[at for at in random_gaps(rng, 0.4) if at < stop] for _ in range(n)]
     for changes, is_found in ((regular, True), (bursty, False)):
         population, past = population_of(n, sites=n), histories_of(changes)
-        found = silence.silences(population, past, site_mixtures(population, past), 0.5)
+        mixtures = site_mixtures(population, past)
+        found = GapModel.of(population, past, mixtures, 0.5 / n).rated(population, past)
         share = found.silent.mean()
         assert share > 0.9 if is_found else share < 0.1
         assert (found.chance[found.silent] < 0.01).all()
@@ -102,7 +110,7 @@ def test_time_without_observations_is_not_silence() -> None:
     changes = [[float(hour) for hour in range(0, 600, 48)]]
     past = histories_of(changes, START + 601)
     population = population_of(1)
-    found = silence.silences(population, past, uniform_mixtures(1), 1.0)
+    found = GapModel.of(population, past, uniform_mixtures(1), 0.01).rated(population, past)
     assert not found.silent.any()
 
 
@@ -118,7 +126,9 @@ def test_false_alarms_stay_within_chosen_rate(shape: float) -> None:
         until = START + 24.0 * day
         seen = [[at for at in each if START + np.ceil(at) <= until] for each in changes]
         past = histories_of(seen, until)
-        found = silence.silences(population, past, uniform_mixtures(n), allowed, combined=False)
+        mixtures, share = uniform_mixtures(n), allowed_per_target(allowed, n)
+        model = GapModel.of(population, past, mixtures, share, combined=False)
+        found = model.rated(population, past)
         for row in np.flatnonzero(found.silent):
             gap = (int(row), float(found.ratings.since[row]))
             false += gap not in reported_gaps

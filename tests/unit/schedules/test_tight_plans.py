@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from schedules.allocation.plan import Terms, plan
+from schedules.allocation.plan import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.placement.load import fullest_week
 from schedules.population import Population, least_visits
 from schedules.schedule import Schedules
+from schedules.terms import Terms
 from tests.unit.populations import NOW, ZONES, changes, gaps, population, rates, watched
 
 IMPOSSIBLE = [(200.0, 300.0), (400.0, 450.0), (90.0, 100.0), (50.0, 50.5), (5.5, 5.9), (30.0, 30.0)]

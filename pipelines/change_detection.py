@@ -32,7 +32,7 @@ from crawler.items import (
 from crawler.storage import posts
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
-from crawler.utils.time import NEVER
+from crawler.utils.time import EPOCH, NEVER
 from pipelines.broken import BreakageDetector, settle_stand_in
 from schedules import calendar
 from schedules.history import FieldHistory, History
@@ -40,7 +40,6 @@ from schedules.intervals import Intervals, next_interval
 from schedules.schedule import WEEK_HOURS
 
 logger = logging.getLogger(__name__)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 MILLISECOND = timedelta(milliseconds=1)
 HOUR_SECONDS = 3600

@@ -28,8 +28,9 @@ from crawler.items import (
 from crawler.storage import feeds
 from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
+from crawler.utils.time import EPOCH
 from pipelines import change_detection, content
-from pipelines.change_detection import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
+from pipelines.change_detection import HOUR, MINUTE, Rules, SessionPipeline
 from schedules.history import CHANGE, MAX_CHANGES, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
 from schedules.schedule import WEEK_HOURS

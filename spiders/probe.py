@@ -30,10 +30,10 @@ from typing_extensions import TypedDict
 
 from crawler.config import PROJECT, Config
 from crawler.errors import FreshetError
-from crawler.extract.response import HANDLED, REFUSED, decoded
+from crawler.extract.response import HANDLED, REFUSED, decoded, failure_text
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
-from spiders.wrapper import INSPECTS, Arguments, WrapperSpider, failure_text
+from spiders.wrapper import INSPECTS, Arguments, WrapperSpider
 
 # Maximum number of unmatched links per page that are kept to report their URL shapes.
 MAX_UNMATCHED = 2000

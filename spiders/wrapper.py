@@ -14,14 +14,9 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.exceptions import (
-    CannotResolveHostError,
-    DownloadConnectionRefusedError,
-    IgnoreRequest,
-)
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
-from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
@@ -33,10 +28,10 @@ from crawler.errors import (
     ConfigError,
     FreshetError,
     OffLimits,
-    QueryFailed,
     first_problem,
 )
 from crawler.extract.cells import Cell
+from crawler.extract.keys import Fields
 from crawler.extract.links import (
     category_of,
     sitemap_links,
@@ -52,6 +47,7 @@ from crawler.extract.response import (
     PageParts,
     asks_password,
     decoded,
+    failure_text,
     is_long,
     page_of,
     page_problem,
@@ -60,7 +56,6 @@ from crawler.extract.response import (
     release_page,
     stand_in,
     status_outcome,
-    unfollowed,
     validators_of,
     with_valid_base,
 )
@@ -100,8 +95,6 @@ ARGUMENTS = "-a"
 INSPECTS = "INSPECTS_PAGES"
 # Modules with spider classes that override methods, but only visit due targets.
 PROJECT_MODULES = ("spiders.site", "spiders.feeds")
-# Errors whose message does not need the name of the class.
-PLAIN = (QueryFailed, IgnoreRequest, CannotResolveHostError, DownloadConnectionRefusedError)
 
 
 class Arguments(BaseModel):
@@ -397,8 +390,11 @@ class WrapperSpider(Spider):
         self, target: Target, failure: Failure, *, shared_fetch: bool = False
     ) -> Fetched | Skipped:
         if isinstance(failure.value, NotRequested):
-            ended, request = isinstance(failure.value, RunEnded), failure.request  # type: ignore[attr-defined]
-            return Skipped(target, str(failure.value), ended, _has_left(request))
+            request: Request = failure.request  # type: ignore[attr-defined]
+            first_url = request.meta.get("redirect_urls", [request.url])[0]
+            has_left = host_of(first_url) != host_of(request.url)
+            ended = isinstance(failure.value, RunEnded)
+            return Skipped(target, str(failure.value), ended, has_left)
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
         error = failure.value
@@ -418,12 +414,13 @@ class WrapperSpider(Spider):
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the fields of an item page, and its main text if the definition asks for it."""
-        zone, day_first = self.wrapper.zone, self.wrapper.day_first
-        content = {
-            name: field.read(response, zone, day_first=day_first)
-            for name, field in self.wrapper.fields.items()
-        }
+        content = self.read_fields(response, self.wrapper.fields)
         return (page_values(response) if self.wrapper.wants_main_text else {}) | content
+
+    def read_fields(self, page: TextResponse, fields: Fields) -> dict[str, Any]:
+        """Return the values of fields on a page by name."""
+        zone, day_first = self.wrapper.zone, self.wrapper.day_first
+        return {name: each.read(page, zone, day_first=day_first) for name, each in fields.items()}
 
     def fetched(self, response: Response, target: Target) -> Fetched:
         """Create a Fetched with the metadata of a response, before its content is extracted."""
@@ -570,23 +567,6 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _has_left(request: Request) -> bool:
-    """Return whether a request was redirected from another host."""
-    came_from: list[str] = request.meta.get("redirect_urls", [])
-    return bool(came_from) and host_of(came_from[0]) != host_of(request.url)
-
-
-def failure_text(failure: Failure) -> str:
-    """Return why a request failed, in one line of at most 300 characters."""
-    if isinstance(failure.value, HttpError):
-        return unfollowed(failure.value.response)
-    reason = " ".join(str(failure.value).split())
-    if isinstance(failure.value, PLAIN):
-        return reason[:300]
-    name = failure.type.__name__ if failure.type else "failure"
-    return f"{name}: {reason}"[:300] if reason else name
-
-
 class CellReader:
     """Creates the requests for cells, and converts their responses."""
 
@@ -669,11 +649,7 @@ class CellReader:
         else:
             assert isinstance(page, TextResponse)
             page = with_valid_base(page)
-            zone, day_first = self.spider.wrapper.zone, self.spider.wrapper.day_first
-            content = {
-                name: part.read(page, zone, day_first=day_first)
-                for name, part in cell.selectors.items()
-            }
+            content = self.spider.read_fields(page, cell.selectors)
             if all(value in NOTHING for value in content.values()):
                 selector = cell.css or cell.xpath or cell.jmespath
                 fetched.outcome, fetched.reason = Outcome.ERROR, f"no match for {selector!r}"

@@ -462,7 +462,7 @@ class Inspection(ScrapyCommand):
 
     def failed(self, failure: Failure) -> None:
         """Print why the request failed, and set exit code 1."""
-        from spiders.wrapper import failure_text
+        from crawler.extract.response import failure_text
 
         request: Request = failure.request  # type: ignore[attr-defined]
         complain(self.name, f"{request.url}: {failure_text(failure)}")

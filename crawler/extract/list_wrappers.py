@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +20,10 @@ from crawler.utils.urls import host_of
 HOUR_SECONDS = 3600
 SCHEME = "sql"
 PHASES = 2**32
+# Increase this number whenever the same feed document yields different posts than before.
+# Otherwise unchanged documents would be skipped, and their posts would keep the old form.
+READING = 1
+POST_DIGEST = digest_of("posts", READING)
 
 
 def definitions(wrapper: Wrapper) -> list[StoredCell]:
@@ -112,13 +115,4 @@ class FeedsWrapper(Wrapper):
 
     def selector_digest(self, kind: Kind) -> str:
         """Return the digest of the version of the feed parser: feeds have no selectors."""
-        return self._post_digest
-
-    @cached_property
-    def _post_digest(self) -> str:
-        return digest_of("posts", READING)
-
-
-# Increase this number whenever the same feed document yields different posts than before.
-# Otherwise unchanged documents would be skipped, and their posts would keep the old form.
-READING = 1
+        return POST_DIGEST

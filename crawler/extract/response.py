@@ -1,4 +1,7 @@
-"""Classify HTTP responses before they are parsed: blocked, gone, broken, or a page of text."""
+"""Classify HTTP responses before they are parsed: blocked, gone, broken, or a page of text.
+
+`failure_text` describes a request that failed.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,17 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    IgnoreRequest,
+)
 from scrapy.http import Headers, Response, TextResponse
+from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.response import get_base_url
+from twisted.python.failure import Failure
 
+from crawler.errors import QueryFailed
 from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.items import Outcome, Validators
@@ -106,6 +117,8 @@ MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Responses with all other statuses reach the spider, which converts them to outcomes.
 HANDLED = frozenset(range(100, 600)) - REDIRECTS
+# Errors whose message does not need the name of the class.
+PLAIN = (QueryFailed, IgnoreRequest, CannotResolveHostError, DownloadConnectionRefusedError)
 
 
 def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
@@ -276,6 +289,17 @@ def unfollowed(response: Response) -> str:
     """Return the reason for an error with this status, with the target of a refused redirect."""
     to = (response.headers.get("Location") or b"").decode("latin-1")
     return f"status {response.status}" + (f", redirects to {to[:200]!r}" if to else "")
+
+
+def failure_text(failure: Failure) -> str:
+    """Return why a request failed, in one line of at most 300 characters."""
+    if isinstance(failure.value, HttpError):
+        return unfollowed(failure.value.response)
+    reason = " ".join(str(failure.value).split())
+    if isinstance(failure.value, PLAIN):
+        return reason[:300]
+    name = failure.type.__name__ if failure.type else "failure"
+    return f"{name}: {reason}"[:300] if reason else name
 
 
 def validators_of(response: Response, now: datetime) -> Validators:

@@ -21,6 +21,7 @@ from crawler.items import Bounds
 from crawler.utils.text import count
 from crawler.utils.urls import is_http
 
+Row = dict[str, Any]
 MAX_TITLE_CHARACTERS = 1000
 MAX_NAME_CHARACTERS = 200
 MAX_GUID_CHARACTERS = 2000
@@ -142,6 +143,19 @@ def unique(names: list[str], max_characters: int = MAX_NAME_CHARACTERS) -> list[
     """Return the distinct names in their order, as one line each, at most MAX_NAMES."""
     lines = (line(name, max_characters) for name in names[: 10 * MAX_NAMES])
     return list(dict.fromkeys(filter(None, lines)))[:MAX_NAMES]
+
+
+def rows_in(row: Row, name: str) -> list[Row]:
+    """Return the objects in a list of a parsed document; none if the value is something else."""
+    rows = dict.get(row, name)
+    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+
+
+def string_in(row: Row, name: str) -> str:
+    """Return a text of a parsed document; empty if the value is something else."""
+    # `row.get` of feedparser's dicts would return another date for a missing one, with a warning.
+    value = dict.get(row, name)
+    return value if isinstance(value, str) else ""
 
 
 def bounds(

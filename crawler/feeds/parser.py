@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from urllib.parse import urldefrag
 
 from crawler.extract.plain_text import line, lines, plain
@@ -24,11 +23,14 @@ from crawler.feeds.draft import (
     MAX_URL_CHARACTERS,
     DateReader,
     Draft,
+    Row,
     Source,
     absolute,
     fabricated,
     plausible,
     problems_of,
+    rows_in,
+    string_in,
     unique,
 )
 from crawler.feeds.recover import decoded
@@ -111,7 +113,6 @@ def read(
 
 MARK = "jsonfeed.org/version/"
 VERSIONS = {"1": "json1", "1.1": "json11"}
-Row = dict[str, Any]
 
 
 def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
@@ -128,16 +129,16 @@ def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sou
         raise NoFeed(f"malformed JSON: {line(str(error), 100)}") from None
     if not isinstance(feed, dict):
         raise NoFeed("JSON, but not a JSON Feed")
-    items = _rows(feed, "items")
-    hubs = [absolute(_string(hub, "url"), url) for hub in _rows(feed, "hubs")]
+    items = rows_in(feed, "items")
+    hubs = [absolute(string_in(hub, "url"), url) for hub in rows_in(feed, "hubs")]
     source = Source(
         format="json11",
-        title=line(_string(feed, "title"), MAX_TITLE_CHARACTERS),
-        site=absolute(_string(feed, "home_page_url"), url),
+        title=line(string_in(feed, "title"), MAX_TITLE_CHARACTERS),
+        site=absolute(string_in(feed, "home_page_url"), url),
         hubs=tuple(filter(None, dict.fromkeys(hubs))),
-        topic=absolute(_string(feed, "feed_url"), url),
+        topic=absolute(string_in(feed, "feed_url"), url),
     )
-    _, has_version, version = _string(feed, "version").partition(MARK)
+    _, has_version, version = string_in(feed, "version").partition(MARK)
     version = version.strip("/ ")
     if version in VERSIONS:
         source.format = VERSIONS[version]
@@ -155,41 +156,32 @@ def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sou
 
 def _draft_of_item(item: Row, url: str, dates: DateReader) -> Draft:
     tags = item.get("tags")
-    files = [absolute(_string(file, "url"), url) or "" for file in _rows(item, "attachments")]
+    files = [absolute(string_in(file, "url"), url) or "" for file in rows_in(item, "attachments")]
     guid = item.get("id")
     # Version 1 allows numbers as ids.
     if isinstance(guid, int | float) and not isinstance(guid, bool):
         guid = json.dumps(guid) if isinstance(guid, float) or abs(guid) < 10**30 else ""
     # Version 1 has one author, 1.1 has several.
     single = item.get("author")
-    authors = _rows(item, "authors") or ([single] if isinstance(single, dict) else [])
+    authors = rows_in(item, "authors") or ([single] if isinstance(single, dict) else [])
     return Draft(
         guid=line(guid if isinstance(guid, str) else "", MAX_GUID_CHARACTERS),
-        link=absolute(_string(item, "url"), url) or absolute(_string(item, "external_url"), url),
-        stated=dates.read(_string(item, "date_published"))
-        or dates.read(_string(item, "date_modified")),
-        title=line(_string(item, "title"), MAX_TITLE_CHARACTERS),
-        text=plain(_string(item, "content_html"))
-        or lines(_string(item, "content_text"))
-        or lines(_string(item, "summary")),
+        link=absolute(string_in(item, "url"), url)
+        or absolute(string_in(item, "external_url"), url),
+        stated=dates.read(string_in(item, "date_published"))
+        or dates.read(string_in(item, "date_modified")),
+        title=line(string_in(item, "title"), MAX_TITLE_CHARACTERS),
+        text=plain(string_in(item, "content_html"))
+        or lines(string_in(item, "content_text"))
+        or lines(string_in(item, "summary")),
         author=line(
-            ", ".join(unique([_string(row, "name") for row in authors])), MAX_TITLE_CHARACTERS
+            ", ".join(unique([string_in(row, "name") for row in authors])), MAX_TITLE_CHARACTERS
         ),
         tags=unique([tag for tag in tags if isinstance(tag, str)])
         if isinstance(tags, list)
         else [],
         enclosures=unique(files, MAX_URL_CHARACTERS),
     )
-
-
-def _rows(row: Row, name: str) -> list[Row]:
-    rows = row.get(name)
-    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
-
-
-def _string(row: Row, name: str) -> str:
-    value = row.get(name)
-    return value if isinstance(value, str) else ""
 
 
 def identified(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:

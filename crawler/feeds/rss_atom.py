@@ -29,9 +29,12 @@ from crawler.feeds.draft import (
     MAX_URL_CHARACTERS,
     DateReader,
     Draft,
+    Row,
     Source,
     absolute,
     bounds,
+    rows_in,
+    string_in,
     unique,
 )
 from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, prolog, repaired
@@ -66,7 +69,6 @@ TITLE = re.compile(r"<title(?=[\s>])[^>]*>", re.I)
 END_OF_TITLE = re.compile(r"</title", re.I)
 HEAD_CHARACTERS = 65_536
 SHOWN_CHARACTERS = 80
-Row = dict[str, Any]
 QUOTES = {"&quot;": '"', "&apos;": "'"}
 MAX_ELEMENTS = 500_000
 MAX_TAGS = 200
@@ -283,22 +285,24 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
     enclosures = [link["href"] for link in links if link["rel"] == "enclosure"]
     # Prefer the publisher's URL to FeedBurner's. Use a guid as link only if it looks like a URL:
     # many guids claim to be permalinks but are numbers.
-    link = absolute(_string(entry, "feedburner_origlink"), url) or _alternate(links, url)
-    guid = _string(entry, "id")
+    link = absolute(string_in(entry, "feedburner_origlink"), url) or _alternate(links, url)
+    guid = string_in(entry, "id")
     if not link and dict.get(entry, "guidislink") and guid.startswith(("http:", "https:", "/")):
         link = absolute(guid, url)
-    authors = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
-    authors = list(filter(None, authors)) or [_string(entry, "author")]
+    authors = [
+        string_in(row, "name") or string_in(row, "email") for row in rows_in(entry, "authors")
+    ]
+    authors = list(filter(None, authors)) or [string_in(entry, "author")]
     contents = [
         row
-        for row in _rows(entry, "content")
-        if (kind := _string(row, "type")) in HTML_TYPES
+        for row in rows_in(entry, "content")
+        if (kind := string_in(row, "type")) in HTML_TYPES
         or kind.startswith("text")
         or kind.endswith("xml")
     ]
     # The longest non-empty content, else the best summary.
-    contents.sort(key=lambda row: -len(_string(row, "value")))
-    texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
+    contents.sort(key=lambda row: -len(string_in(row, "value")))
+    texts = (_text(string_in(row, "value"), string_in(row, "type")) for row in contents)
     summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
     titles = (_text(dict.get(entry, name), _type(entry, name)) for name in TITLES)
     return Draft(
@@ -309,7 +313,7 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
         text=next(filter(None, chain(texts, summaries)), ""),
         author=line(", ".join(unique(authors)), MAX_TITLE_CHARACTERS),
         tags=unique(
-            [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
+            [string_in(tag, "term") or string_in(tag, "label") for tag in rows_in(entry, "tags")]
         ),
         enclosures=unique([absolute(link, url) or "" for link in enclosures], MAX_URL_CHARACTERS),
     )
@@ -330,7 +334,7 @@ def _text(value: object, kind: str) -> str:
 def _type(row: Row, name: str) -> str:
     """Return the content type that feedparser detected for a text; by default `text/plain`."""
     detail = dict.get(row, f"{name}_detail")
-    return _string(detail, "type") if isinstance(detail, dict) else "text/plain"
+    return string_in(detail, "type") if isinstance(detail, dict) else "text/plain"
 
 
 def _date(row: Row, dates: DateReader, names: tuple[str, ...]) -> datetime | None:
@@ -340,18 +344,7 @@ def _date(row: Row, dates: DateReader, names: tuple[str, ...]) -> datetime | Non
 
 def _links(row: Row) -> list[dict[str, str]]:
     names = ("href", "rel", "type")
-    return [{name: _string(link, name) for name in names} for link in _rows(row, "links")]
-
-
-def _rows(row: Row, name: str) -> list[Row]:
-    rows = dict.get(row, name)
-    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
-
-
-def _string(row: Row, name: str) -> str:
-    # `row.get` of feedparser's dicts would return another date for a missing one, with a warning.
-    value = dict.get(row, name)
-    return value if isinstance(value, str) else ""
+    return [{name: string_in(link, name) for name in names} for link in rows_in(row, "links")]
 
 
 class LimitExceeded(Exception):

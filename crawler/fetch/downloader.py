@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from time import monotonic
@@ -57,6 +58,11 @@ MAX_PAUSE = timedelta(days=30)
 
 class NotRequested(IgnoreRequest):
     """Raised for a request that is not sent: its host is paused, or the host's cap is reached."""
+
+    @classmethod
+    def paused(cls, host: str, seconds: float) -> Self:
+        """Return the error for a host that is paused for some more seconds."""
+        return cls(f"requests to {host} are paused for another {seconds:.0f} s")
 
 
 class RunEnded(NotRequested):
@@ -169,23 +175,20 @@ class Downloader(downloader.Downloader):
         task = asyncio.current_task()
         assert task is not None
         self._sending.add(task)
+        session = getattr(self.crawler.spider, "session", None)
+        permits = session.frontier.permits if isinstance(session, Session) else None
         try:
-            return await self._with_permit(slot, request)
+            if permits is None:
+                return await super()._download(slot, request)
+            permit = await self._permit(permits, slot, request)
+            try:
+                return await super()._download(slot, request)
+            finally:
+                permits.give(permit)
         except asyncio.CancelledError:
             raise RunEnded(ENDED) from None
         finally:
             self._sending.discard(task)
-
-    async def _with_permit(self, slot: Slot, request: Request) -> Response:
-        session = getattr(self.crawler.spider, "session", None)
-        permits = session.frontier.permits if isinstance(session, Session) else None
-        if permits is None:
-            return await super()._download(slot, request)
-        permit = await self._permit(permits, slot, request)
-        try:
-            return await super()._download(slot, request)
-        finally:
-            permits.give(permit)
 
     async def _permit(self, permits: Permits, slot: Slot, request: Request) -> Permit:
         """Wait for a permit; meanwhile the request counts against the slot's concurrency."""
@@ -201,13 +204,16 @@ class Downloader(downloader.Downloader):
             slot.transferring.discard(request)
             self._process_queue(slot)
             if isinstance(error, HostHeld):
-                reason = f"requests to {host} are paused for another {error.seconds:.0f} s"
-                raise NotRequested(reason) from None
+                raise NotRequested.paused(host, error.seconds) from None
             raise
 
     def _process_queue(self, slot: Slot) -> None:
         if self.is_closing:
-            self._drop_targets(slot)
+            # Targets stay due; all other requests are kept.
+            _drop(
+                slot, lambda: RunEnded(ENDED),
+                lambda request: isinstance(request.meta.get("target"), Target),
+            )  # fmt: skip
         if not (slot.queue and self._is_held(slot)):
             super()._process_queue(slot)
 
@@ -222,11 +228,10 @@ class Downloader(downloader.Downloader):
         host = host_of(slot.queue[0][0].url)
         seconds = session.limits.wait_seconds(host, session.clock.now())
         if seconds > session.config.retry_after_seconds:
-            reason = f"requests to {host} are paused for another {seconds:.0f} s"
-            for request, answer in list(slot.queue):
-                if host_of(request.url) == host:
-                    slot.queue.remove((request, answer))
-                    answer.errback(Failure(NotRequested(reason)))  # type: ignore[no-untyped-call]
+            _drop(
+                slot, lambda: NotRequested.paused(host, seconds),
+                lambda request: host_of(request.url) == host,
+            )  # fmt: skip
             return False
         if seconds > 0 and slot.latercall is None:
             slot.latercall = call_later(min(seconds, 1.0), self._latercall, slot)
@@ -238,12 +243,15 @@ class Downloader(downloader.Downloader):
         state = self.crawler.engine._slot if self.crawler.engine is not None else None
         return state is not None and state.closing is not None
 
-    def _drop_targets(self, slot: Slot) -> None:
-        """Fail queued requests for targets, which stay due; keep all other requests."""
-        for request, answer in list(slot.queue):
-            if isinstance(request.meta.get("target"), Target):
-                slot.queue.remove((request, answer))
-                answer.errback(Failure(RunEnded(ENDED)))  # type: ignore[no-untyped-call]
+
+def _drop(
+    slot: Slot, error: Callable[[], NotRequested], is_dropped: Callable[[Request], bool]
+) -> None:
+    """Fail some of the queued requests of a slot."""
+    for request, answer in list(slot.queue):
+        if is_dropped(request):
+            slot.queue.remove((request, answer))
+            answer.errback(Failure(error()))  # type: ignore[no-untyped-call]
 
 
 class ConditionalGetMiddleware:
@@ -322,7 +330,7 @@ class PolitenessMiddleware:
         host, limits = host_of(request.url), self.session.limits
         while (seconds := limits.wait_seconds(host, self.session.clock.now())) > 0:
             if seconds > self.patience_seconds:
-                raise NotRequested(f"requests to {host} are paused for another {seconds:.0f} s")
+                raise NotRequested.paused(host, seconds)
             if self.session.is_hurried:
                 raise RunEnded(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
@@ -342,9 +350,21 @@ class PolitenessMiddleware:
             later = self.session.clock.now() + timedelta(hours=PAUSE_HOURS)
             await self.session.pause_host(host, later)
             return response
-        if response.status not in BUSY:
+        now = self.session.clock.now()
+        until = retry_after(response, now) if response.status in BUSY else None
+        if until is None:
             return response
-        return await self._retried(request, response, host)
+        await self.session.pause_host(host, until)
+        waits = request.meta.get("waits", 0) + 1
+        seconds = (until - now).total_seconds()
+        if seconds > self.patience_seconds or waits > MAX_WAITS:
+            request.meta["dont_retry"] = True
+            return response
+        logger.info("Host %s paused for %.0f s (Retry-After)", host, seconds)
+        # Scrapy's status counts do not include this response, because the spider never gets it.
+        stat = f"freshet/asked_again_status_count/{response.status}"
+        self.session.crawler.stats.inc_value(stat)
+        return request.replace(meta=request.meta | {"waits": waits}, dont_filter=True)
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Give up a host to which connections fail repeatedly."""
@@ -359,23 +379,6 @@ class PolitenessMiddleware:
             self.session.frontier.give_up(host)
         if limits.is_unreachable(host):
             request.meta["dont_retry"] = True
-
-    async def _retried(self, request: Request, response: Response, host: str) -> Response | Request:
-        now = self.session.clock.now()
-        until = retry_after(response, now)
-        if until is None:
-            return response
-        await self.session.pause_host(host, until)
-        waits = request.meta.get("waits", 0) + 1
-        seconds = (until - now).total_seconds()
-        if seconds > self.patience_seconds or waits > MAX_WAITS:
-            request.meta["dont_retry"] = True
-            return response
-        logger.info("Host %s paused for %.0f s (Retry-After)", host, seconds)
-        # Scrapy's status counts do not include this response, because the spider never gets it.
-        stat = f"freshet/asked_again_status_count/{response.status}"
-        self.session.crawler.stats.inc_value(stat)
-        return request.replace(meta=request.meta | {"waits": waits}, dont_filter=True)
 
 
 def retry_after(response: Response, now: datetime) -> datetime | None:

@@ -199,10 +199,6 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         if FAILED in request.meta:
             request.meta[FAILED].append(request.url)
 
-    async def robot_parser(self, request: Request) -> RobotParser | None:
-        """Return the rules of the request's host, fetched if necessary; None: no rules."""
-        return (await self._rules(request)).parser
-
     async def _rules(self, request: Request) -> Rules:
         # Cache by is_named, too: the guard may refuse robots.txt of a private host to a request
         # that follows a link, but allow it to a request for a URL from the user.

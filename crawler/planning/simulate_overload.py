@@ -22,7 +22,7 @@ from crawler.planning.simulation import Outcome, Simulation, chosen_policies, fi
 from crawler.utils.text import amount, count
 from schedules.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
 from schedules.evaluation.overload import HOUR_SECONDS, Cells, Course, Played, play
-from schedules.history import Floats, Ints
+from schedules.history import Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,35 +102,6 @@ class Mix:
         return FLOOR_SHARE * equal_ratio(self.cells.load)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Hold the figures of a group, as means over its cells.
-
-    ratio, expected: refresh ratio, and its expectation by the paper
-    worst:           lowest ratio of a cell
-    missed:          number of requests that were not served
-    by_hour:         (h,) NaN without requests
-    """
-
-    cells: int
-    ratio: float
-    expected: float
-    worst: float
-    freshness: float
-    requested: int
-    missed: int
-    by_hour: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Ratios:
-    """Hold the figures of a policy. jain: Jain's index of all cells' ratios."""
-
-    groups: dict[str, Share]
-    all: Share
-    jain: float
-
-
 class GroupResult(TypedDict):
     """Figures of a group of cells."""
 
@@ -150,6 +121,15 @@ class GroupResult(TypedDict):
     """Number of requests that were not served."""
     by_hour: list[float | None]
     """Served share of the requests of each hour; null without requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Hold the figures of a policy. jain: Jain's index of all cells' ratios."""
+
+    groups: dict[str, GroupResult]
+    all: GroupResult
+    jain: float
 
 
 class OverloadResult(TypedDict):
@@ -271,27 +251,28 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
         for outcome in self.outcomes:
             ratios, shares = outcome.figures, outcome.figures.all
             by_policy.append(
-                (outcome.policy, f"{shares.worst:.3f}", text(ratios.jain, "{:.3f}"),
-                 f"{shares.freshness:.3f}", f"{shares.missed:,}", f"{shares.requested:,}")
+                (outcome.policy, f"{shares['worst_ratio']:.3f}", text(ratios.jain, "{:.3f}"),
+                 f"{shares['freshness']:.3f}", f"{shares['missed']:,}", f"{shares['requested']:,}")
             )  # fmt: skip
             for name, share in ratios.groups.items():
-                means = share.ratio, share.expected, share.worst, share.freshness
+                means = share["ratio"], share["expected"], share["worst_ratio"], share["freshness"]
                 by_group.append(
-                    (outcome.policy, name, f"{share.cells:,}", *(f"{mean:.3f}" for mean in means),
-                     f"{share.missed:,}", f"{share.requested:,}")
+                    (outcome.policy, name, f"{share['cells']:,}",
+                     *(f"{mean:.3f}" for mean in means), f"{share['missed']:,}",
+                     f"{share['requested']:,}")
                 )  # fmt: skip
             by_group.append(())
         yield table("all cells", POLICY_HEADS, by_policy)
         yield table("by group", GROUP_HEADS, by_group)
         for outcome in self.outcomes:
-            hours = len(outcome.figures.all.by_hour)
+            hours = len(outcome.figures.all["by_hour"])
             for first in range(0, hours, HOURS_A_LINE):
                 shown = range(first, min(first + HOURS_A_LINE, hours))
                 yield table(
                     f"{outcome.policy}: refresh ratio by hour" if first == 0 else "",
                     ("hour", *(str(hour + 1) for hour in shown)),
                     [
-                        (name, *(text(share.by_hour[hour], "{:.2f}") for hour in shown))
+                        (name, *(text(share["by_hour"][hour], "{:.2f}") for hour in shown))
                         for name, share in outcome.figures.groups.items()
                     ],
                 )
@@ -308,24 +289,12 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             "min_ratio": mix.floor,
             "policies": {
                 outcome.policy: {
-                    "groups": {
-                        name: {
-                            "cells": share.cells,
-                            "ratio": share.ratio,
-                            "expected": share.expected,
-                            "worst_ratio": share.worst,
-                            "freshness": share.freshness,
-                            "requested": share.requested,
-                            "missed": share.missed,
-                            "by_hour": [finite(ratio) for ratio in share.by_hour.tolist()],
-                        }
-                        for name, share in outcome.figures.groups.items()
-                    },
-                    "worst_ratio": outcome.figures.all.worst,
+                    "groups": outcome.figures.groups,
+                    "worst_ratio": outcome.figures.all["worst_ratio"],
                     "jain": finite(outcome.figures.jain),
-                    "freshness": outcome.figures.all.freshness,
-                    "requested": outcome.figures.all.requested,
-                    "missed": outcome.figures.all.missed,
+                    "freshness": outcome.figures.all["freshness"],
+                    "requested": outcome.figures.all["requested"],
+                    "missed": outcome.figures.all["missed"],
                 }
                 for outcome in self.outcomes
             },
@@ -340,33 +309,35 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             ratio.axhline(self.scenario.floor, color=GREY, linewidth=0.9, linestyle="--")
             fresh.set_title("freshness: share of time in which the cell is current", loc="left")
 
-    def _draw(self, axes: Axes, figure: str) -> None:
+    def _draw(self, axes: Axes, figure: Literal["ratio", "freshness"]) -> None:
         names = self.scenario.groups
         middle, width = np.arange(len(names)), BARS_WIDTH / len(self.outcomes)
         for place, outcome in enumerate(self.outcomes):
             at = middle + (place - (len(self.outcomes) - 1) / 2) * width
             shares, color = outcome.figures.groups.values(), LINE_STYLES[outcome.policy].color
-            heights = [getattr(share, figure) for share in shares]
+            heights = [share[figure] for share in shares]
             axes.bar(at, heights, width * 0.92, label=outcome.policy, color=color)
             if figure == "ratio":
-                axes.plot(at, [share.worst for share in shares], "o", color=GREY, markersize=3)
+                axes.plot(
+                    at, [share["worst_ratio"] for share in shares], "o", color=GREY, markersize=3
+                )
         axes.set_xticks(middle, names)
         axes.set_ylim(0, 1.02)
 
 
-def _share(mix: Mix, played: Played, rows: Ints) -> Share:
-    """Return the figures of some cells."""
+def _share(mix: Mix, played: Played, rows: Ints) -> GroupResult:
+    """Return the figures of some cells, as means over them."""
     requested, refreshed = played.requested[rows], played.refreshed[rows]
     in_hour = requested.sum(0)
     by_hour = np.full(len(in_hour), np.nan)
     np.divide(refreshed.sum(0), in_hour, where=in_hour > 0, out=by_hour)
-    return Share(
-        cells=len(rows),
-        ratio=float(played.ratio[rows].mean()),
-        expected=float(mix.cells.expected[rows].mean()),
-        worst=float(played.ratio[rows].min()),
-        freshness=float(played.fresh[rows].mean()),
-        requested=int(requested.sum()),
-        missed=int((requested - refreshed).sum()),
-        by_hour=by_hour,
-    )
+    return {
+        "cells": len(rows),
+        "ratio": float(played.ratio[rows].mean()),
+        "expected": float(mix.cells.expected[rows].mean()),
+        "worst_ratio": float(played.ratio[rows].min()),
+        "freshness": float(played.fresh[rows].mean()),
+        "requested": int(requested.sum()),
+        "missed": int((requested - refreshed).sum()),
+        "by_hour": [finite(ratio) for ratio in by_hour.tolist()],
+    }

@@ -285,9 +285,9 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def text(value: float, form: str) -> str:
+def text(value: float | None, form: str) -> str:
     """Format a table cell; form: as of `str.format`."""
-    return form.format(value) if math.isfinite(value) else NOTHING
+    return NOTHING if value is None or not math.isfinite(value) else form.format(value)
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

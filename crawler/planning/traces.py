@@ -29,7 +29,7 @@ import numpy as np
 
 from crawler.errors import TraceError
 from crawler.utils.files import atomic_replace
-from schedules.history import Floats, Ints, Times
+from schedules.history import Floats, Ints, Times, offsets
 
 HOUR_SECONDS = 3600
 GZIP = b"\x1f\x8b"
@@ -134,6 +134,13 @@ def short(value: str) -> str:
     return repr(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "…")
 
 
+def _listing(trace: Path, given: Path | None, name: str) -> Path:
+    """Return the file that lists the targets of a trace: the given one, else one next to it."""
+    if not trace.exists():
+        raise TraceError(f"{trace}: {os.strerror(errno.ENOENT)}")
+    return given or trace.with_name(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Hold the true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
@@ -162,9 +169,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
 
     Raises TraceError.
     """
-    if not changes.exists():
-        raise TraceError(f"{changes}: {os.strerror(errno.ENOENT)}")
-    listed = _Pages(pages or changes.with_name("pages.csv"))
+    listed = _Pages(_listing(changes, pages, "pages.csv"))
     for line, row in rows(listed.path, ("page_id", "source_id"), ("until_utc",)):
         listed.add(line, *row)
     page, at = listed.read_changes(changes)
@@ -184,7 +189,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
         sources=tuple(listed.sources),
         source=np.array(listed.source, np.int64),
         began=began,
-        changes=Times(np.concatenate(([0], np.cumsum(counts))), at[~is_first]),
+        changes=Times(offsets(counts), at[~is_first]),
         ends=ends,
     )
 
@@ -273,9 +278,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
 
     Raises TraceError.
     """
-    if not posts.exists():
-        raise TraceError(f"{posts}: {os.strerror(errno.ENOENT)}")
-    listed = _Feeds(feeds or posts.with_name("feeds.csv"))
+    listed = _Feeds(_listing(posts, feeds, "feeds.csv"))
     for line, row in rows(listed.path, ("feed_id", "window_size_S"), ("weight",)):
         listed.add(line, *row)
     if not listed.index:
@@ -287,7 +290,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
         ids=tuple(listed.index),
         window=np.array(listed.window, np.int64),
         weight=np.array(listed.weight, np.float64),
-        posts=Times(np.concatenate(([0], np.cumsum(counts))), at[order]),
+        posts=Times(offsets(counts), at[order]),
         unlisted=unlisted,
         windowless=len(listed.windowless),
     )
@@ -312,25 +315,19 @@ class _Feeds:
         if not window.strip():
             self.windowless.add(feed)
             return
-        self.window.append(self._window(line, window))
-        self.weight.append(self._weight(line, weight) if weight.strip() else 1.0)
-        self.index[feed] = len(self.index)
-
-    def _window(self, line: int, text: str) -> int:
-        number = _number(text)
-        if not (1 <= number <= MAX_WINDOW and number == int(number)):
+        size = _number(window)
+        if not (1 <= size <= MAX_WINDOW and size == int(size)):
             cause = "is not a valid size. Use a whole number of 1 or more, or leave it empty"
-            raise wrong(self.path, line, f"window_size_S {short(text)} {cause}")
-        return int(number)
-
-    def _weight(self, line: int, text: str) -> float:
-        number = _number(text)
-        if not 0 < number <= MAX_WEIGHT:
+            raise wrong(self.path, line, f"window_size_S {short(window)} {cause}")
+        importance = _number(weight) if weight.strip() else 1.0
+        if not 0 < importance <= MAX_WEIGHT:
             cause = (
                 f"is not in (0, {MAX_WEIGHT:,.0f}]. Use a number in that range, or leave it empty"
             )
-            raise wrong(self.path, line, f"weight {short(text)} {cause}")
-        return number
+            raise wrong(self.path, line, f"weight {short(weight)} {cause}")
+        self.window.append(int(size))
+        self.weight.append(importance)
+        self.index[feed] = len(self.index)
 
     def read_posts(self, path: Path) -> tuple[Ints, Floats, int]:
         """Return feed and time of the posts, and the number of posts of unlisted feeds."""

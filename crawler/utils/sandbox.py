@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from lxml import etree
 from scrapy.http import Response, TextResponse
@@ -72,7 +72,9 @@ class Sandbox:
         LimitExceeded.
         """
         async with self._slots:
-            pid, pipe = self._start(work)
+            pipe, write_end = os.pipe()
+            pid = _forked(lambda: self._write_outcome(work, write_end))
+            os.close(write_end)
             try:
                 data, code = await asyncio.to_thread(
                     _read_result, pid, pipe, self._seconds * PATIENCE
@@ -84,43 +86,16 @@ class Sandbox:
                 raise
         if problem := self._problem(data, code):
             raise LimitExceeded(problem)
-        result, error = pickle.loads(data)
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return] # pickle.loads returns Any
+        result: Result = _result_in(data)
+        return result
 
-    def _start(self, work: Callable[[], Any]) -> tuple[int, int]:
-        """Fork a subprocess. Return its pid and the pipe to read its result from."""
-        read_end, write_end = os.pipe()
-        with warnings.catch_warnings():
-            # Python 3.12 warns that other threads may hold locks. The work does not need any.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            self._run_in_subprocess(work, write_end)
-        os.close(write_end)
-        return pid, read_end
-
-    def _run_in_subprocess(self, work: Callable[[], Any], pipe: int) -> NoReturn:
-        """Run the work in the subprocess, write its outcome to the pipe, and exit.
-
-        `os._exit` always ends the subprocess here. Otherwise the copy of the crawl would continue.
-        """
-        code = 1
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            _lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
-            _lower(resource.RLIMIT_CORE, 0)
-            _limit_memory(self._megabytes)
-            outcome = _outcome_of(work)
-            with os.fdopen(pipe, "wb") as out:
-                out.write(pickle.dumps(outcome))
-            code = 0
-        except MemoryError:
-            code = OUT_OF_MEMORY
-        finally:
-            os._exit(code)
+    def _write_outcome(self, work: Callable[[], Any], pipe: int) -> None:
+        """Run the work in the subprocess, and write its outcome to the pipe."""
+        _lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
+        _restrict(self._megabytes, signal.SIG_DFL)
+        outcome = _outcome_of(work)
+        with os.fdopen(pipe, "wb") as out:
+            out.write(pickle.dumps(outcome))
 
     def _problem(self, data: bytes, code: int) -> str | None:
         if len(data) > MAX_RESULT_MB * MEGABYTE:
@@ -159,10 +134,7 @@ class ProcessPool:
             question = pickle.dumps(argument, pickle.HIGHEST_PROTOCOL)
             while (answer := await self._answer(question)) is None:
                 pass
-        result, error = pickle.loads(answer)
-        if error is not None:
-            raise error
-        return result
+        return _result_in(answer)
 
     async def _answer(self, question: bytes) -> bytes | None:
         """Return the answer of a process; None if another call has ended the process."""
@@ -194,7 +166,9 @@ class ProcessPool:
         process = min(usable, key=lambda each: each.waiting, default=None)
         # Those that have reached MAX_CALLS end soon.
         if process is None or (process.waiting and len(self._processes) < self._most):
-            process = self._started()
+            ours, theirs = socket.socketpair()
+            process = _Process(_forked(lambda: self._serve(theirs)), ours)
+            theirs.close()
             self._processes.append(process)
         return process
 
@@ -204,43 +178,22 @@ class ProcessPool:
             self._processes.remove(process)
         return process.end()
 
-    def _started(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        with warnings.catch_warnings():
-            # Python 3.12 warns that other threads may hold locks. The work does not need any.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            self._serve(theirs)
-        theirs.close()
-        return _Process(pid, ours)
-
-    def _serve(self, channel: socket.socket) -> NoReturn:
-        """Answer calls in the new process until the channel is closed, then exit."""
-        code = 1
-        try:
-            # A signal to all processes of a crawl ends it gracefully: calls have to be completed.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
-            _release_sockets(channel.fileno())
-            _lower(resource.RLIMIT_CORE, 0)
-            _limit_memory(self._megabytes)
-            with channel.makefile("rwb") as stream:
-                while length := stream.read(LENGTH_BYTES):
-                    argument = pickle.loads(stream.read(int.from_bytes(length)))
-                    used = resource.getrusage(resource.RUSAGE_SELF)
-                    used_seconds = used.ru_utime + used.ru_stime
-                    _lower(resource.RLIMIT_CPU, math.ceil(used_seconds + self._seconds))
-                    outcome = _outcome_of(lambda: self._work(argument))  # noqa: B023 - called here
-                    answer = pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
-                    del argument, outcome
-                    stream.write(len(answer).to_bytes(LENGTH_BYTES) + answer)
-                    stream.flush()
-            code = 0
-        except MemoryError:
-            code = OUT_OF_MEMORY
-        finally:
-            os._exit(code)
+    def _serve(self, channel: socket.socket) -> None:
+        """Answer calls in the new process until the channel is closed."""
+        # A signal to all processes of a crawl ends it gracefully: calls have to be completed.
+        _restrict(self._megabytes, signal.SIG_IGN)
+        _release_sockets(channel.fileno())
+        with channel.makefile("rwb") as stream:
+            while length := stream.read(LENGTH_BYTES):
+                argument = pickle.loads(stream.read(int.from_bytes(length)))
+                used = resource.getrusage(resource.RUSAGE_SELF)
+                used_seconds = used.ru_utime + used.ru_stime
+                _lower(resource.RLIMIT_CPU, math.ceil(used_seconds + self._seconds))
+                outcome = _outcome_of(lambda: self._work(argument))  # noqa: B023 - called here
+                answer = pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
+                del argument, outcome
+                stream.write(len(answer).to_bytes(LENGTH_BYTES) + answer)
+                stream.flush()
 
 
 class _EndedByAnother(Exception):
@@ -356,8 +309,43 @@ def _problem_of(code: int, seconds: float, megabytes: float) -> str | None:
     return LOST if code else None
 
 
-def _limit_memory(megabytes: float) -> None:
-    """Limit the memory that this process may allocate in addition to its current memory."""
+def _forked(work: Callable[[], None]) -> int:
+    """Run the work in a fork of this process, and return the pid of the fork.
+
+    `os._exit` always ends the fork here. Otherwise the copy of the crawl would continue.
+    """
+    with warnings.catch_warnings():
+        # Python 3.12 warns that other threads may hold locks. The work does not need any.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except MemoryError:
+        code = OUT_OF_MEMORY
+    finally:
+        os._exit(code)
+
+
+def _result_in(data: bytes) -> Any:
+    """Return the result of work in a subprocess, or raise its exception."""
+    result, error = pickle.loads(data)
+    if error is not None:
+        raise error
+    return result
+
+
+def _restrict(megabytes: float, on_signal: signal.Handlers) -> None:
+    """Limit the memory that this process may allocate in addition to its current memory.
+
+    It writes no core file. on_signal: what SIGINT and SIGTERM do
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    _lower(resource.RLIMIT_CORE, 0)
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:

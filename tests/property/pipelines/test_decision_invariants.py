@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
-from pipelines.change_detection import EPOCH, MINUTE, Rules, decide, stated_minute
+from crawler.utils.time import EPOCH
+from pipelines.change_detection import MINUTE, Rules, decide, stated_minute
 from schedules.intervals import Intervals
 from tests.unit.pages import NOON
 

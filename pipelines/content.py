@@ -297,8 +297,12 @@ def without_unstable(text: str) -> str:
     """Return a text without relative times, counters of views, and notes on when it was made."""
     whole = text.lower()
     lines, lowered = text.split("\n"), whole.split("\n")
-    # Counters have a number, which few lines of prose have.
-    numbered = {i for i, line in enumerate(lowered) if _has_digit(line)}
+    # Counters have a number, which few lines of prose have. Other scripts have digits of their own.
+    numbered = {
+        i
+        for i, line in enumerate(lowered)
+        if not line.isascii() or any(digit in line for digit in _DIGITS)
+    }
     times = _with_signs(_TIMES, whole)
     numbers = _with_signs(_NUMBERS, "\n".join([lowered[i] for i in sorted(numbered)]))
     for i, line in enumerate(lowered):
@@ -309,11 +313,6 @@ def without_unstable(text: str) -> str:
             if any(sign in line for sign in signs):
                 lines[i] = pattern.sub("", lines[i])
     return "\n".join(lines)
-
-
-def _has_digit(line: str) -> bool:
-    """Return whether a line has a digit, or may have one of a script other than Latin."""
-    return not line.isascii() or any(digit in line for digit in _DIGITS)
 
 
 def _with_signs(patterns: _Patterns, text: str) -> list[tuple[list[str], re.Pattern[str]]]:

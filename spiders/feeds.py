@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
 from crawler.fetch.credentials import OwnPlaces
 from crawler.frontier.session import Session
-from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
+from crawler.items import Fetched, Kind, NoFeed, Outcome, Target
 from crawler.storage import targets, websub
 from crawler.storage.websub import Delivery
 from crawler.utils.sandbox import LimitExceeded, TimeLimitExceeded, time_limit
@@ -171,9 +170,17 @@ class FeedsSpider(WrapperSpider):
         return fetched
 
     async def _read_feed(self, fetched: Fetched, body: bytes, url: str, kind: str) -> None:
+        # Imported here, because it is slow and every command loads every spider.
+        from crawler.feeds.parser import read
+
         fetched.follow = self.follow
+        reading = partial(read, body, url, kind, fetched.at)
         try:
-            fetched.document = await self._document(body, url, kind, fetched.at)
+            if len(body) >= BIG_BYTES:
+                fetched.document = await self.sandbox.run(reading)
+            else:
+                with time_limit(self.config.read_seconds):
+                    fetched.document = reading()
         except NoFeed as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, f"not a feed: {problem}"
         except (TimeLimitExceeded, LimitExceeded) as problem:
@@ -182,16 +189,6 @@ class FeedsSpider(WrapperSpider):
             self.logger.exception("Reading %s failed", url)
             fetched.outcome = Outcome.ERROR
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
-
-    async def _document(self, body: bytes, url: str, kind: str, at: datetime) -> FeedDocument:
-        # Imported here, because it is slow and every command loads every spider.
-        from crawler.feeds.parser import read
-
-        reading = partial(read, body, url, kind, at)
-        if len(body) >= BIG_BYTES:
-            return await self.sandbox.run(reading)
-        with time_limit(self.config.read_seconds):
-            return reading()
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the page of a post with the definition of its site, else its main text."""

@@ -210,9 +210,11 @@ def structured_lines(root: Any, titles: Collection[str], beside: Collection[Any]
     the offer does not.
     """
     lines: list[str] = []
+    all_titles = "\n".join(titles).casefold()
     for items in (_json_items(root), _marked_items(root, beside)):
         products = [item for item in items if not _is_event(item)]
-        main = next((item for item in products if _is_named(item, titles)), None)
+        named = ((item, _text(item.get("name")).casefold()) for item in products)
+        main = next((item for item, name in named if name and name in all_titles), None)
         used = [item for item in items if _is_event(item) or item is (main or products[0])]
         of_items = chain.from_iterable(map(_lines_of, used))
         # Microdata often repeats JSON-LD, and meta tags repeat both without the name.
@@ -223,11 +225,6 @@ def structured_lines(root: Any, titles: Collection[str], beside: Collection[Any]
 
 def _is_event(item: Node) -> bool:
     return any(item.get(key) for key in DATES)
-
-
-def _is_named(item: Node, titles: Collection[str]) -> bool:
-    name = _text(item.get("name")).casefold()
-    return bool(name) and any(name in title.casefold() for title in titles)
 
 
 def _json_items(root: Any) -> list[Node]:
@@ -280,7 +277,8 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
         if element.tag == "meta" and names and names[0] in META:
             meta.setdefault(META[names[0]], element.get("content"))
             continue
-        scope = _scope_of(element, scopes)
+        ancestors = islice(element.iterancestors(), 100)
+        scope = next((scopes[parent] for parent in ancestors if parent in scopes), None)
         if kind is not None or element.get("itemscope") is not None:
             part: dict[str, Any] = {}
             if scope is not None and (kind or "").rstrip("/ ").endswith(PART_TYPES):
@@ -298,11 +296,6 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
         for item in found
         if any(item.get(key) for key in ("offers", *OFFER, *DATES))
     ]
-
-
-def _scope_of(element: Any, scopes: Mapping[Any, dict[str, Any]]) -> dict[str, Any] | None:
-    above = (scopes[parent] for parent in islice(element.iterancestors(), 100) if parent in scopes)
-    return next(above, None)
 
 
 def _marked_value(element: Any) -> str:

@@ -119,7 +119,9 @@ class Allowance:
         if self._is_full or not any(self._caps):
             return None
         # Before the visits are counted: a visit that is stored meanwhile counts twice, not never.
-        in_flight += await self._reserved()
+        if others := [name for name in self._spiders if name != self._wrapper.name]:
+            # Reserved by other runs under the same caps.
+            in_flight += await self._patience.read(lambda: leases.reserved(self._db, others))
         now = self._clock.now()
         hour = now.replace(minute=0, second=0, microsecond=0)
         daily, hourly = self._caps
@@ -180,13 +182,6 @@ class Allowance:
             # If each run sees the others' reservations, none gets anything: try at another time.
             await asyncio.sleep(random.uniform(0, RESERVE_PAUSE_SECONDS * 2**attempt))
         return 0
-
-    async def _reserved(self) -> int:
-        """Return the number of requests that other runs under the same caps have reserved."""
-        others = [name for name in self._spiders if name != self._wrapper.name]
-        if not others:
-            return 0
-        return await self._patience.read(lambda: leases.reserved(self._db, others))
 
     async def _spent(self, since: datetime) -> int:
         return await self._patience.read(lambda: visits.count_since(self._db, self._spiders, since))

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from itemadapter import ItemAdapter
 from scrapy.exporters import CsvItemExporter
@@ -25,6 +25,8 @@ from crawler.errors import ConfigError
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+
+    Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor | zlib._Decompress
 
 STDIN = "-"
 # Compressed data is read in smaller chunks, so that even a decompression bomb fits into memory.
@@ -142,25 +144,10 @@ def _begins_with(file: io.BytesIO, columns: Iterable[str] | None) -> bool:
     if not columns or not isinstance(name := getattr(file, "name", None), str):
         return False
     with suppress(OSError, ValueError):
-        if file.tell() and isinstance(name, str):
+        if file.tell():
             with Path(name).open(encoding="utf-8", newline="") as written:
                 return next(csv.reader(written), None) == list(columns)
     return False
-
-
-class Decompressor(Protocol):
-    """A decompressor of the standard library, for one compressed stream."""
-
-    @property
-    def eof(self) -> bool:
-        """Return whether the end of the stream has been reached."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """Return the data after the end of the stream."""
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the data that can be decompressed so far."""
 
 
 # Decompressors by the first bytes of a file of the format.
@@ -211,14 +198,15 @@ class Incoming:
             make = next(
                 (DECOMPRESSORS[magic] for magic in DECOMPRESSORS if first.startswith(magic)), None
             )
-            decoder = _Plain() if make is None else _Compressed(make)
+            decoder = None if make is None else _Compressed(make)
             size = CHUNK_BYTES if make is None else COMPRESSED_CHUNK_BYTES
             chunk = first
             while chunk:
-                for part in decoder.of(chunk):
+                for part in [chunk] if decoder is None else decoder.of(chunk):
                     yield part
                 chunk = await self._read(size)
-            decoder.end()
+            if decoder is not None:
+                decoder.end()
 
     async def _read(self, size: int) -> bytes:
         """Return at most `size` bytes, none at the end of the file.
@@ -246,14 +234,6 @@ class Incoming:
             await ready
         finally:
             loop.remove_reader(descriptor)
-
-
-class _Plain:
-    def of(self, data: bytes) -> Iterator[bytes]:
-        yield data
-
-    def end(self) -> None:
-        pass
 
 
 class _Compressed:

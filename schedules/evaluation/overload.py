@@ -164,8 +164,11 @@ class _Server:
             if len(rows):
                 due = self._due(rows, requested[rows], now)
                 cell = int(rows[dispatch(policy, due, ONE, self.equal)[0]])
-                done.append(self._refresh(cell, requested[cell], now))
-                now = done[-1].end
+                self.served[cell], self.last[cell] = requested[cell], now
+                self.refreshed[cell] += 1
+                end_of_refresh = now + float(self.cells.cost[cell])
+                done.append(Refresh(cell, int(requested[cell]), now, end_of_refresh))
+                now = end_of_refresh
             else:
                 now = float((self.course.first + requested * self.cells.period).min())
         return done
@@ -185,12 +188,6 @@ class _Server:
             expected=self.expected[rows],
             host=np.zeros(len(rows), np.int64),
         )
-
-    def _refresh(self, cell: int, number: float, now: float) -> Refresh:
-        """Refresh a cell and record it."""
-        self.served[cell], self.last[cell] = number, now
-        self.refreshed[cell] += 1
-        return Refresh(cell, int(number), now, now + float(self.cells.cost[cell]))
 
 
 def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:

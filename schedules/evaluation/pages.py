@@ -130,7 +130,10 @@ class Planned:
             rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
             if not len(rows):
                 continue
-            go = self._dispatcher.choose(int(hour), *self._dispatch_input(rows, hour - last[rows]))
+            waited = np.nan_to_num(hour - last[rows], nan=MAX_INTERVAL_HOURS)
+            weekly = self._current.visits_per_week[rows]
+            every = np.divide(WEEK_HOURS, weekly, where=weekly > 0, out=np.full(len(rows), np.inf))
+            go = self._dispatcher.choose(int(hour), self._value[rows], waited, every)
             self._waiting[rows] = True
             self._waiting[rows[go]] = False
             last[rows[go]] = times[go]
@@ -146,12 +149,6 @@ class Planned:
         # Break ties by key.
         order = np.argsort(self._world.population.key[rows], kind="stable")
         return rows[order], at[order]
-
-    def _dispatch_input(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return value of the visits, hours waited, and planned hours between visits."""
-        weekly = self._current.visits_per_week[rows]
-        every = np.divide(WEEK_HOURS, weekly, where=weekly > 0, out=np.full(len(rows), np.inf))
-        return self._value[rows], np.nan_to_num(waited, nan=MAX_INTERVAL_HOURS), every
 
 
 class Adaptive:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scrapy import Request
-from scrapy.crawler import AsyncCrawlerProcess, Crawler
+from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import Response, TextResponse
 from scrapy.robotstxt import RobotParser
 from scrapy.settings import BaseSettings
@@ -104,18 +104,25 @@ class WrapperReport(TypedDict):
     """Problems of pages and fields."""
 
 
+class InspectingSpider(WrapperSpider):
+    """Fetches pages without a run, also if workers share runs."""
+
+    @classmethod
+    def update_settings(cls, settings: BaseSettings) -> None:
+        """Set INSPECTS, so that no run begins."""
+        settings.set(INSPECTS, True, priority="spider")
+        super().update_settings(settings)
+
+
 def check_spider(
     spider: type[WrapperSpider], urls: list[str], pages: list[Page]
 ) -> type[WrapperSpider]:
     """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`."""
 
-    class CheckSpider(spider):  # type: ignore[misc, valid-type]
+    class CheckSpider(InspectingSpider, spider):  # type: ignore[misc, valid-type]
         """Fetches the URLs without a run and without storage."""
 
         kept_links: ClassVar[int] = MAX_UNMATCHED
-
-        def begin(self, crawler: Crawler) -> None:
-            """Do not open a run."""
 
         async def start(self) -> AsyncIterator[Request]:
             """Yield requests for the given URLs; URLs that match no pattern are only reported."""
@@ -129,7 +136,7 @@ def check_spider(
                     request.meta[URL] = url
                     yield request
 
-        async def parse_target(self, response: Any) -> None:
+        async def parse_target(self, response: Any) -> None:  # type: ignore[override]
             """Append what the site definition extracts from a page."""
             url = response.meta[URL]
             read = as_async_generator(super().parse_target(response))
@@ -225,11 +232,8 @@ def robots_spider(
     seconds: timeout of each request
     """
 
-    class RobotsSpider(spider):  # type: ignore[misc, valid-type]
+    class RobotsSpider(InspectingSpider, spider):  # type: ignore[misc, valid-type]
         """Fetches all URLs concurrently, without retries."""
-
-        def begin(self, crawler: Crawler) -> None:
-            """Do not open a run."""
 
         async def start(self) -> AsyncIterator[Request]:
             """Yield a request for each URL; separate download slots avoid delays between them."""
@@ -364,7 +368,7 @@ def fetch_spider(
 ) -> type[WrapperSpider]:
     """Return a spider class that fetches `urls` as pages of a site and appends them to `pages`."""
 
-    class FetchSpider(WrapperSpider):
+    class FetchSpider(InspectingSpider):
         """Fetches the URLs without a run and without storage."""
 
         name = wrapper.name
@@ -373,9 +377,6 @@ def fetch_spider(
         def read_wrapper(cls, arguments: Arguments) -> Wrapper:
             """Return the given definition."""
             return wrapper
-
-        def begin(self, crawler: Crawler) -> None:
-            """Do not open a run."""
 
         async def start(self) -> AsyncIterator[Request]:
             """Yield a request for each URL."""
@@ -426,8 +427,7 @@ def main() -> None:
     os.dup2(2, 1)
     settings = get_project_settings()
     settings.setdict(
-        order["settings"]
-        | {INSPECTS: True, "LOG_ENABLED": False, "CLOSESPIDER_TIMEOUT": MAX_SECONDS},
+        order["settings"] | {"LOG_ENABLED": False, "CLOSESPIDER_TIMEOUT": MAX_SECONDS},
         priority="cmdline",
     )
     pages: list[FetchedText] = []

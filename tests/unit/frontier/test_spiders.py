@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 
 from crawler.errors import ConfigError, WrapperError
 from crawler.extract.fields import FieldType
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind
 from spiders.books import Books
+from spiders.probe import check_spider, robots_spider
 from spiders.quotes import Quotes
 from spiders.site import SiteSpider
 from spiders.wrapper import WrapperSpider, politeness
@@ -178,3 +181,10 @@ def test_politeness_keys_become_scrapy_settings() -> None:
 def test_example_fields_have_types() -> None:
     assert read(Books).fields["price"].type is FieldType.PRICE
     assert read(Quotes).fields["born"].type is FieldType.DATE
+
+
+def test_fetching_single_pages_needs_no_redis() -> None:
+    settings = Settings({"FRESHET_REDIS_URL": "redis://127.0.0.1:1/0"})
+    assert "redis" in Crawler(Books, settings).settings["SCHEDULER"]
+    for spider in (check_spider(Books, [], []), robots_spider(Books, [], 1.0, [])):
+        assert Crawler(spider, settings).settings["SCHEDULER"] == Settings()["SCHEDULER"]

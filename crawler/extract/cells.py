@@ -160,8 +160,16 @@ class Cell(BaseModel):
         return None if self.every is None else group_of(self.every)
 
 
-Cells = dict[str, Cell]
-Sources = dict[str, Source]
+def checked_names(value: dict[str, Any]) -> dict[str, Any]:
+    """Return cells or databases by name. Raises ValueError for a name that a URL cannot hold."""
+    for name in value:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"invalid name: {name!r}. Use letters, digits, '_', '.' and '-'")
+    return value
+
+
+Cells = Annotated[dict[str, Cell], AfterValidator(checked_names)]
+Sources = Annotated[dict[str, Source], AfterValidator(checked_names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +193,6 @@ def group_of(period_seconds: float) -> str:
     if period_seconds < sqrt(dynamic * semi):
         return DYNAMIC
     return SEMI_DYNAMIC if period_seconds < sqrt(semi * static) else STATIC
-
-
-def checked_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Return cells or databases by name. Raises ValueError for a name that a URL cannot hold."""
-    for name in value:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"invalid name: {name!r}. Use letters, digits, '_', '.' and '-'")
-    return value
 
 
 def placeholders(sql: str) -> set[str]:

@@ -47,7 +47,8 @@ def checked_weights(value: dict[str, float]) -> dict[str, float]:
     return value
 
 
-def _as_tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
+    """Treat a plain string as a tuple with one entry."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -114,19 +115,19 @@ def checked_window(value: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
-Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_tuple)]
+Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(as_tuple)]
 StartUrls = Annotated[
-    tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(_as_tuple)
+    tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(as_tuple)
 ]
 Domains = Annotated[
     tuple[
         Annotated[str, AfterValidator(lambda value: host_of(canonical(f"http://{value}/")))], ...
     ],
-    BeforeValidator(_as_tuple),
+    BeforeValidator(as_tuple),
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 Windows = Annotated[
-    tuple[Annotated[str, AfterValidator(checked_window)], ...], BeforeValidator(_as_tuple)
+    tuple[Annotated[str, AfterValidator(checked_window)], ...], BeforeValidator(as_tuple)
 ]
 # Intervals must fit into the longest cycle that can be planned, for pages and for feeds.
 CycleHours = Annotated[float, Key(gt=0, le=MAX_WEEKS * WEEK_HOURS)]

@@ -32,7 +32,7 @@ from pydantic import Field as Key
 
 from crawler.errors import ConfigError, first_problem
 from crawler.extract.fields import read_number
-from crawler.extract.keys import Names, Patterns
+from crawler.extract.keys import Names, Patterns, as_tuple
 from crawler.items import Event, Wanted
 from crawler.utils.regex import compiled
 
@@ -226,11 +226,9 @@ def _checked_condition(value: str) -> str:
 
 Conditions = Annotated[
     tuple[Annotated[str, AfterValidator(_checked_condition)], ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    BeforeValidator(as_tuple),
 ]
-Events = Annotated[
-    tuple[Event, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
-]
+Events = Annotated[tuple[Event, ...], BeforeValidator(as_tuple)]
 
 
 class Rule(BaseModel):

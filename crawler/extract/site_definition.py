@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     PrivateAttr,
@@ -23,7 +24,7 @@ from pydantic import Field as Key
 
 from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
-from crawler.extract.cells import Cell, Cells, Source, Sources, checked_names
+from crawler.extract.cells import Cell, Cells, Source, Sources
 from crawler.extract.fields import Field, FieldType
 from crawler.extract.keys import (
     Amount,
@@ -246,7 +247,9 @@ class Wrapper(BaseModel):
     )
     cost: Amount = Key(1.0, description="budget that a request uses")
 
-    notify: Rules = Key((), description="notification rules for this site")
+    notify: Annotated[Rules, AfterValidator(checked_rules)] = Key(
+        (), description="notification rules for this site"
+    )
 
     databases: Sources = Key({}, description="databases that cells query, by name")
     cells: Cells = Key({}, description="cells by name: parts of pages and results of queries")
@@ -263,16 +266,6 @@ class Wrapper(BaseModel):
                 "them, beginning with one of a to z, A to Z or 0 to 9"
             )
         return name
-
-    @field_validator("notify")
-    @classmethod
-    def _check_rules(cls, value: Rules) -> Rules:
-        return checked_rules(value)
-
-    @field_validator("databases", "cells")
-    @classmethod
-    def _check_names(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return checked_names(value)
 
     @model_validator(mode="after")
     def _check_patterns(self) -> Self:

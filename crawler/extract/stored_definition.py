@@ -165,10 +165,7 @@ def _item(value: Any, *, is_inline: bool = False) -> Any:
         long = sum(len(str(each)) for each in value) > MAX_INLINE_CHARACTERS
         return array.multiline(long and not is_inline)
     if isinstance(value, Mapping):
-        is_nested = any(isinstance(each, Mapping) for each in value.values())
-        new_table: Any = tomlkit.inline_table() if is_inline or not is_nested else tomlkit.table()
-        if not is_inline:
-            new_table = tomlkit.table()
+        new_table: Any = tomlkit.inline_table() if is_inline else tomlkit.table()
         for key, each in value.items():
             new_table[key] = _item(each, is_inline=True)
         return new_table

@@ -51,7 +51,7 @@ from crawler.utils.text import count
 from schedules.allocation.optimal import demand, outlook, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan
 from schedules.estimation.estimate import estimate
-from schedules.feeds.plan import FeedsPlan, feed_outlook, plan_feeds
+from schedules.feeds.plan import FeedOutlook, FeedsPlan, feed_outlook, plan_feeds
 from schedules.feeds.post_rates import Posting
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.placement.load import even_phase
@@ -320,8 +320,9 @@ async def feed_curve_of(db: Database, config: Config, say: Say) -> FeedBudgetCur
         if not made_plans or made.requests_per_day > made_plans[-1].requests_per_day * MIN_STEP:
             made_plans.append(made)
     posting = made_plans[0].posting
-    sums = [_FeedSums.of_plan(plan) for plan in made_plans]
-    current = _FeedSums.of(posting, window, in_effect(gathered, rows))
+    sums = [_FeedSums.of(plan.posting, plan.schedules, plan) for plan in made_plans]
+    effective = in_effect(gathered, rows)
+    current = _FeedSums.of(posting, effective, feed_outlook(posting, window, effective))
     everything = np.arange(len(rows))
     whole = _columns(sums, everything, scale)
     order = np.argsort(-posting.per_week, kind="stable")
@@ -361,19 +362,9 @@ class _FeedSums(NamedTuple):
     wait: Floats
 
     @classmethod
-    def of(cls, posting: Posting, window: Ints, schedules: Schedules) -> Self:
-        """Return the results of any schedules. window: (n,) posts that the documents hold."""
-        expected = feed_outlook(posting, window, schedules)
-        return cls._of(posting, schedules, expected.missed, expected.delay_hours)
-
-    @classmethod
-    def of_plan(cls, plan: FeedsPlan) -> Self:
-        """Return the results of a plan."""
-        return cls._of(plan.posting, plan.schedules, plan.missed, plan.delay_hours)
-
-    @classmethod
-    def _of(cls, posting: Posting, schedules: Schedules, missed: Floats, delay: Floats) -> Self:
-        posts = posting.per_week
+    def of(cls, posting: Posting, schedules: Schedules, expected: FeedOutlook | FeedsPlan) -> Self:
+        """Return the results of schedules. expected: of `feed_outlook`, or the plan itself."""
+        posts, missed, delay = posting.per_week, expected.missed, expected.delay_hours
         # Without collected posts, the mean delay is infinite.
         wait = np.where(np.isfinite(delay), delay, 0.0) * (posts - missed)
         return cls(schedules.visits_per_week / WEEK_DAYS, posts, missed, wait)
@@ -430,7 +421,10 @@ async def feed_preview_of(
     everything = np.arange(len(gathered.population))
     old, window = in_effect(gathered, everything), windows_of(gathered)
     new = chosen_of(written, plan.schedules, old)
-    current, planned = (_FeedSums.of(plan.posting, window, schedules) for schedules in (old, new))
+    current, planned = (
+        _FeedSums.of(plan.posting, schedules, feed_outlook(plan.posting, window, schedules))
+        for schedules in (old, new)
+    )
     before, after = old.visits_per_week, new.visits_per_week
     changed = written & (np.abs(after - before) > MIN_MOVE)
     moves: list[FeedMove] = []

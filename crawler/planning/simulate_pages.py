@@ -311,18 +311,14 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
 
     def _row(self, outcome: PageOutcome) -> PagesResult:
         totals, load, (start, split, _) = outcome.figures, outcome.figures.load, self.scenario.span
-        at, means = outcome.visits.at, _means_of(totals.by_page)
+        at = outcome.visits.at
         began = start if len(at) and at.min() < split else split
         return {
             "policy": outcome.policy,
             "budget": finite(outcome.amount),
             "requests_per_day": load.per_day,
             "visits": totals.visits,
-            "freshness": means["freshness"],
-            "age_days": means["age_days"],
-            "delay_hours": means["delay_hours"],
-            "all_delays_hours": means["all_delays_hours"],
-            "lost_share": means["lost_share"],
+            **_means_of(totals.by_page),
             "never_visited": totals.never_visited,
             "by_source": _means_of(totals.by_source),
             "hour_peak": finite(load.hour_peak),

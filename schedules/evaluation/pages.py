@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from schedules.allocation.plan import plan
@@ -211,16 +209,6 @@ class Adaptive:
         return int(np.searchsorted(target_changes, at, "right"))
 
 
-class _Crawl(Protocol):
-    """Define how a policy is carried out."""
-
-    def replan(self, past: Histories, now: float) -> None:
-        """Make a new plan."""
-
-    def visits(self, past: Histories, now: float, until: float) -> Times:
-        """Return the visits of a period."""
-
-
 def simulate(
     world: World,
     terms: Terms,
@@ -238,12 +226,13 @@ def simulate(
     it visits each target daily at changing hours, regardless of budget and cap. Only the adaptive
     policy starts with its own intervals.
     """
-    crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
+    adaptive = terms.policy == "adaptive"
+    crawl: Adaptive | Planned = (Adaptive if adaptive else Planned)(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
     past, done, now = never(len(world)), list[Times](), span.start
     if not closed_loop:
         past, now = polled(world, span.start, span.split), span.split
-    elif terms.policy != "adaptive":
+    elif not adaptive:
         now = min(span.start + WEEK_HOURS, span.stop)
         done.append(first_week(world, span.start, now))
         past = seen(past, done[0], world.changes)
@@ -283,7 +272,7 @@ def first_week(world: World, start: float, stop: float) -> Times:
 def polled(world: World, start: float, stop: float) -> Histories:
     """Return the histories that polls every 20 minutes would observe, both ends included.
 
-    Equal to `world.seen` of `world.polls`, but computed from the changes only.
+    Equal to `world.seen` of these polls, but computed from the changes only.
     """
     n, changes = len(world), world.changes
     # First and last poll of each target. If a target was never polled, the last precedes the first.

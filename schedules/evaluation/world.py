@@ -134,13 +134,6 @@ def never(n: int) -> Histories:
     return Histories(nothing, nothing.copy(), np.zeros(n + 1, np.int64), none, none)
 
 
-def polls(n: int, start: float, stop: float, every_hours: float) -> Times:
-    """Return polls of all n targets on one grid, both ends included."""
-    count = int(np.floor((stop - start) / every_hours + 1e-9)) + 1
-    grid = start + np.arange(count) * every_hours
-    return Times(np.arange(n + 1) * count, np.tile(grid, n))
-
-
 def seen(past: Histories, visits: Times, changes: Times) -> Histories:
     """Return the histories after more visits.
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from schedules.evaluation.world import never, polls, seen
+from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
@@ -26,6 +26,13 @@ ZONES = tuple(
 HOUR = np.arange(WEEK_HOURS)
 UNIFORM: Floats = np.full(WEEK_HOURS, 1 / WEEK_HOURS)
 OFFICE: Floats = np.where((HOUR // 24 < 5) & (HOUR % 24 >= 8) & (HOUR % 24 < 18), 1 / 50, 0.0)
+
+
+def polls(n: int, start: float, stop: float, every_hours: float) -> Times:
+    """Return polls of all n targets on one grid, both ends included."""
+    count = int(np.floor((stop - start) / every_hours + 1e-9)) + 1
+    grid = start + np.arange(count) * every_hours
+    return Times(np.arange(n + 1) * count, np.tile(grid, n))
 
 
 def population(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.evaluation.world import never, polls, seen
+from schedules.evaluation.world import never, seen
 from schedules.history import CHANGE, MAX_CHANGES, Histories, History, Times
 
 
@@ -85,12 +85,6 @@ def test_history_can_be_extended_in_parts() -> None:
     parts = seen(seen(first, times([20], [1]), happened), times([30], [5]), happened)
     for name in ("since", "until", "first", "after", "by"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
-
-
-def test_polls_form_a_grid_with_both_ends() -> None:
-    grid = polls(2, 100.0, 101.0, 1 / 3)
-    np.testing.assert_allclose(grid.at, [100, 100 + 1 / 3, 100 + 2 / 3, 101] * 2)
-    assert grid.first.tolist() == [0, 4, 8]
 
 
 MINUTES = st.lists(st.integers(0, 300), max_size=12, unique=True).map(sorted)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from schedules.evaluation.pages import CappedDispatcher, daily, polled, simulate
-from schedules.evaluation.world import Span, World, never, polls, seen, while_there
+from schedules.evaluation.world import Span, World, never, seen, while_there
 from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
 from schedules.terms import POLICIES, BudgetTooSmall, Terms
+from tests.unit.populations import polls
 
 MONDAY = 2820 * 168 + 96.0  # 2024-01-22 00:00 UTC, the start of a cycle of weeks
 WEEK, DAY = 168.0, 24.0

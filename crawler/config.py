@@ -524,21 +524,18 @@ class Config(BaseSettings):
     def load(cls, **given: Any) -> Config:
         """Load settings from `given`, environment, `.env` and defaults; raises ConfigError."""
         key = repr(sorted(given.items())), _environment()
-        if key not in _LATEST:
-            _LATEST.clear()
-            _LATEST[key] = cls._read(given)
-        return _LATEST[key]
-
-    @classmethod
-    def _read(cls, given: dict[str, Any]) -> Config:
+        if key in _LATEST:
+            return _LATEST[key]
+        _LATEST.clear()
         try:
-            return cls(**given)
+            _LATEST[key] = cls(**given)
         except ValidationError as error:
-            key, cause = first_problem(error)
-            raise ConfigError(f"{_variable(key)}: {cause}") from None
+            name, cause = first_problem(error)
+            raise ConfigError(f"{_variable(name)}: {cause}") from None
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise ConfigError(f"{ENV_FILE} cannot be read: {reason}") from None
+        return _LATEST[key]
 
     @classmethod
     def of(cls, settings: ScrapySettings) -> Config:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -296,6 +297,7 @@ def commands() -> Iterator[tuple[str, ScrapyCommand]]:
             yield module.__name__.rpartition(".")[2], command
 
 
+@cache
 def json_types() -> dict[str, Any]:
     """Return the types of all JSON outputs, by example line."""
     types: dict[str, Any] = {}

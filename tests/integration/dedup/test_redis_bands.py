@@ -335,7 +335,7 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
 
 
 @given(pairs())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 def test_server_similarity_equals_python_similarity(
     server: ValkeyServer, pair: tuple[Sketch, Sketch]
 ) -> None:

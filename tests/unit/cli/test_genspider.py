@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,17 +13,20 @@ from crawler.config import PROJECT
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from spiders.wrapper import Arguments, WrapperSpider
+from tests.integration.forked import python
+from tests.integration.harness import LIMIT_SECONDS, Result
 
 
-def genspider(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run `scrapy genspider` in a folder."""
+def genspider(folder: Path, *args: str, code: int = 0) -> Result:
+    """Run `scrapy genspider` in a folder; code: expected exit code."""
     environment = os.environ | {
         "PYTHONPATH": str(PROJECT), "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+        "RUN_IN": str(folder),
     }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", "scrapy", "genspider", "-s", "NEWSPIDER_MODULE=", *args],
-        cwd=folder, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    process = python("scrapy", ["genspider", "-s", "NEWSPIDER_MODULE=", *args], environment)
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == code, err
+    return Result(code, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_generated_spider_can_be_created(generated: type[WrapperSpider]) -> None
 
 
 def test_template_is_listed_with_scrapys_templates(tmp_path: Path) -> None:
-    listed = genspider(tmp_path, "--list").stdout.split()
+    listed = genspider(tmp_path, "--list").out.split()
     assert {"basic", "wrapper"} <= set(listed)
 
 
@@ -81,10 +83,7 @@ def test_template_is_listed_with_scrapys_templates(tmp_path: Path) -> None:
 def test_unusable_names_write_nothing(tmp_path: Path, name: str, url: str, complaint: str) -> None:
     old = tmp_path / "old_shop.py"
     old.write_text("# mine\n", encoding="utf-8")
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        genspider(tmp_path, "-t", "wrapper", name, url)
-    assert caught.value.returncode == 1
-    assert complaint in caught.value.stderr
-    assert len(caught.value.stderr.splitlines()) == 1
+    result = genspider(tmp_path, "-t", "wrapper", name, url, code=1)
+    assert complaint in result.complaint
     assert [*tmp_path.iterdir()] == [old]
     assert old.read_text(encoding="utf-8") == "# mine\n"

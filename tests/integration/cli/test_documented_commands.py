@@ -14,6 +14,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -38,9 +39,8 @@ DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("
 SHELL = {"sh", "bash", "console", "cron", "crontab", "ini"}
 PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
-# Time that a command that keeps running has to start before it is terminated; the second value is
-# used if the machine was too busy for the first.
-SERVING_SECONDS = (3.0, 30.0)
+# Time from the moment when a command that keeps running handles SIGTERM until it is terminated.
+SERVING_SECONDS = 0.5
 SERVING = (
     ("feeds", "push"), ("refresh", "run"), ("notify", "deliver", "--follow"),
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
@@ -178,16 +178,17 @@ class Sandbox:
 
     def served(self, words: list[str]) -> Result:
         """Terminate a command that keeps running once it has started, and return its result."""
-        for seconds in SERVING_SECONDS:
-            process = self.freshet.start(*words)
-            try:
-                out, err = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                out, err = process.communicate(timeout=LIMIT_SECONDS)
-            assert process.returncode is not None
-            if process.returncode != -signal.SIGTERM:
-                break
+        process = self.freshet.start(*words)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while process.poll() is None and not handles_sigterm(process.pid):
+            assert time.monotonic() < deadline, words
+            time.sleep(0.02)
+        try:
+            out, err = process.communicate(timeout=SERVING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
+        assert process.returncode is not None
         return Result(process.returncode, out, err)
 
     def prepare(self, line: Line) -> None:
@@ -224,6 +225,16 @@ class Sandbox:
             return str(cluster["cluster"])
         word = re.sub(r"^/(srv|var/lib)/", f"{self.freshet.folder}/", word)
         return "0" if re.fullmatch(r"\d{4}", word) else word  # a port
+
+
+def handles_sigterm(pid: int) -> bool:
+    """Return true if a process has set a handler for SIGTERM, false also if it has just ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    (caught,) = re.findall(r"^SigCgt:\s+(\w+)", status, re.M)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -58,15 +59,36 @@ from tiny.kernel import scaled
 with on_compiling(lambda: count.append(1)):
     print(scaled(2.0), len(count))
 """
+# Runs CALL in a fork for each line of input, and prints the exit code after the output of CALL.
+FORKING = """
+import json, os, sys
+import numba
+
+for line in sys.stdin:
+    path, cache, installed, code = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        sys.path[:0], sys.argv[1:] = path, [installed]
+        os.environ["XDG_CACHE_HOME"] = cache
+        exec(code, {"__name__": "__main__"})
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def environment() -> dict[str, str]:
+    """Return the machine's environment without settings of Freshet and numba."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    inherited.pop("NUMBA_CACHE_DIR", None)
+    return inherited
 
 
 def python(*words: object, **env: object) -> str:
     """Run Python in a subprocess and return its output."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    inherited.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
         [sys.executable, *map(str, words)], cwd=ROOT, check=False, capture_output=True, text=True,
-        env=inherited | {name: str(value) for name, value in env.items()}, timeout=300,
+        env=environment() | {name: str(value) for name, value in env.items()}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -118,14 +140,33 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """Run a process that has loaded numba, which takes longer than a test, and forks itself."""
+    words = [sys.executable, "-c", FORKING]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture
-def call(tmp_path: Path) -> Call:
+def call(tmp_path: Path, forking: subprocess.Popen[str]) -> Call:
     """Call a checkout's kernel; return its result and the number of kernels compiled for it."""
+    assert forking.stdin is not None
+    assert forking.stdout is not None
+    to, output = forking.stdin, forking.stdout
 
     def call(checkout: Path, *, installed: str = "installed", home: str = "home") -> str:
-        path = os.pathsep.join(map(str, (checkout, ROOT)))
-        own = {"PYTHONPATH": path, "XDG_CACHE_HOME": tmp_path / home}
-        return python("-c", CALL, tmp_path / installed, **own).strip()
+        folders = [str(tmp_path / home), str(tmp_path / installed)]
+        to.write(json.dumps([[str(checkout), str(ROOT)], *folders, CALL]) + "\n")
+        to.flush()
+        result = output.readline()
+        assert output.readline() == "0\n", result
+        return result.strip()
 
     return call
 

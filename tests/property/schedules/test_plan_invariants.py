@@ -117,6 +117,7 @@ def test_slots_are_in_open_hours(seed: int, share: float) -> None:
 
 
 @given(SEEDS, st.sampled_from(POLICIES))
+@few_examples
 def test_plan_does_not_depend_on_target_order(seed: int, policy: str) -> None:
     some, past = case(seed)
     terms = Terms(policy, 2 * min_per_day(some), 2.2 * min_per_day(some), 30)
@@ -142,7 +143,7 @@ def test_plan_is_deterministic(seed: int, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [*BOUNDED, "groups", "adaptive"])
-@pytest.mark.parametrize("later", [0, 24, 168])
+@pytest.mark.parametrize("later", [0, 168])
 def test_replan_with_same_history_updates_few_targets(policy: str, later: int) -> None:
     some, past = unlimited_case()
     terms = Terms(policy, 2.0 * len(some), 2.2 * len(some))
@@ -164,6 +165,7 @@ def test_replan_with_full_hours_updates_few_targets(cap: int) -> None:
 
 
 @given(SEEDS, st.sampled_from([1.1, 1.5, 2.0, 3.0]), st.sampled_from([1.1, 2.0, 4.0]))
+@few_examples
 def test_unchanged_replan_moves_nothing(seed: int, cap: float, share: float) -> None:
     """Allow an hour a little more than its mean, so that many visits move to other hours."""
     some, past = case(seed, 90)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedules.evaluation.feeds import (
@@ -141,6 +141,7 @@ def test_first_plan_ignores_future_posts(
 
 
 @given(FEEDS, st.integers(0, 40))
+@settings(max_examples=10)
 def test_plan_uses_only_fetched_posts(feeds: list[tuple[list[int], int]], visits: int) -> None:
     known_feeds, whole = world(feeds)
     replanned = replanned_visits("optimal", known_feeds, whole, visits, SPAN, 48.0)

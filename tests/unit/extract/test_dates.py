@@ -116,17 +116,27 @@ def test_day_comes_first_in_dates_with_dots(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) == at(2024, 10, 8)
 
 
-@pytest.mark.parametrize(
-    ("value", "languages"), [("15 July 2024", {"en"}), ("15 июля 2024", {"ru"}), ("soon", set())]
-)
-def test_parsing_loads_only_the_required_languages(value: str, languages: set[str]) -> None:
-    code = (
-        "import sys; from zoneinfo import ZoneInfo; from crawler.extract.fields import read_date\n"
-        f"read_date({value!r}, ZoneInfo('UTC'))\n"
-        "print(*(name for name in sys.modules if '.date_translation_data.' in name))"
+def test_parsing_loads_only_the_required_languages() -> None:
+    # Each date is read in a fork, which has loaded no language before.
+    code = """
+import os, sys
+from zoneinfo import ZoneInfo
+from crawler.extract.fields import read_date
+
+for value in sys.argv[1:]:
+    if os.fork() == 0:
+        read_date(value, ZoneInfo("UTC"))
+        print(*(name for name in sys.modules if ".date_translation_data." in name), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0, value
+"""
+    languages = {"15 July 2024": ["en"], "15 июля 2024": ["ru"], "soon": []}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *languages], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {name.rpartition(".")[2] for name in done.stdout.split()} == languages
+    loaded = [line.split() for line in done.stdout.splitlines()]
+    found = [[name.rpartition(".")[2] for name in names] for names in loaded]
+    assert dict(zip(languages, found, strict=True)) == languages
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from tests.integration.archived_shop import Shop, definition, folder, records
 from tests.integration.harness import ROOT, Db, Freshet, visits
 from tests.integration.inside import in_json
 
+pytestmark = pytest.mark.soak
+
 ENVIRONMENT = Path(os.environ.get("REPLAY_ENVIRONMENT", ROOT / ".venv/replay"))
 ITEMS = 8
 START_SECONDS = 40

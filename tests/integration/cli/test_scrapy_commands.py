@@ -207,6 +207,7 @@ def test_check_runs_contracts_and_reports_missing_ones(
     assert not database.runs.count_documents({})
 
 
+@pytest.mark.soak
 def test_bench_reaches_its_own_server(freshet: Freshet) -> None:
     limits = ("-s", "CLOSESPIDER_PAGECOUNT=20", "-s", "LOGSTATS_INTERVAL=0.02")
     done = expect(freshet("bench", *limits))

@@ -162,6 +162,7 @@ def test_characters_that_the_locale_lacks_are_escaped(feeds: Freshet) -> None:
     assert r"\u2026" in result.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_closed_pipe_is_no_failure(feeds: Freshet, options: list[str]) -> None:
     reading, writing = os.pipe()
@@ -171,6 +172,7 @@ def test_a_closed_pipe_is_no_failure(feeds: Freshet, options: list[str]) -> None
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_full_disk_is_one_line(feeds: Freshet, options: list[str]) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:

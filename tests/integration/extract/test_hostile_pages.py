@@ -112,6 +112,7 @@ def test_harmful_pages_do_not_affect_other_pages(odd: Crawled) -> None:
     assert "Traceback" not in odd.log
 
 
+@pytest.mark.soak
 def test_page_that_takes_too_long_to_read_is_an_error(databases: Databases, tmp_path: Path) -> None:
     bodies = ENDLESS | {"plain": PARAGRAPH}
     env = {"FRESHET_READ_SECONDS": 1}
@@ -151,6 +152,7 @@ def test_links_that_attack_patterns_affect_no_page(
     assert database.targets.count_documents({"plan": {"$exists": True}}) == 5
 
 
+@pytest.mark.soak
 def test_large_change_is_measured_without_blocking_event_loop(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.integration.harness import Db, Freshet, Pages, visits
+
+pytestmark = pytest.mark.soak
 
 ITEMS = 12
 SENTENCE = "The ferry to the islands leaves at noon, and the fog over the harbor is slow to lift. "

@@ -62,6 +62,7 @@ def test_crawl_delay_is_obeyed(freshet: Freshet, database: Db, url: str, throttl
     assert result.err.count(line) == 1
 
 
+@pytest.mark.soak
 def test_crawl_delay_is_obeyed_across_workers(
     freshet: Freshet, database: Db, url: str, redis: str
 ) -> None:

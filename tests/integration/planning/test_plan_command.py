@@ -193,6 +193,7 @@ def test_no_changes_yet(stored: Stored, freshet: Freshet) -> None:
     assert "shop: 0 changes found" in done.out
 
 
+@pytest.mark.soak
 def test_heat_map_is_written_as_png_and_svg(
     stored: Stored, freshet: Freshet, tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ def test_kill_during_staging_keeps_the_old_plan(stored: tuple[Db, str]) -> None:
     assert staged(db) == []
 
 
+@pytest.mark.soak
 def test_plan_is_finished_after_kill_during_activation(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)

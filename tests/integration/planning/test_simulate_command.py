@@ -176,6 +176,7 @@ def test_output_has_a_line_for_each_policy_and_budget(bare: Freshet, trace: Path
     assert "groups: independent of the budget" in lines
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
 def test_plot_is_written_and_reproducible(
     bare: Freshet, trace: Path, name: str, begins: bytes

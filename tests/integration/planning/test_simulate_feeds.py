@@ -152,6 +152,7 @@ def check_figures(
         assert {name: row[name] for name in truth} == pytest.approx(truth, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_writes_visits_for_each_policy_and_number(bare: Freshet, trace: Path) -> None:
     out = trace / "new" / "visits"
     options = [*option("--policy", *POLICIES), *option("--visits", 40, 7, "5x", "5N", 100)]
@@ -230,6 +231,7 @@ def test_output_has_a_line_for_each_policy_and_the_means(bare: Freshet, trace: P
     assert "mean over" not in single
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
 def test_plot_is_written_and_reproducible(
     bare: Freshet, trace: Path, name: str, begins: bytes

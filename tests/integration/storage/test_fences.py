@@ -20,6 +20,8 @@ from tests.faults.servers import Redis
 from tests.integration.claiming import edited, text
 from tests.integration.writing import BEGIN, HOUR, lost, process, refused, visit
 
+pytestmark = pytest.mark.soak
+
 MINUTE = timedelta(minutes=1)
 NAMES = ("list", "item-1", "item-2", "item-3")
 OLD, NEW, LATER, OTHER = text(1), text(2), text(3), text(4)
@@ -74,7 +76,6 @@ async def next_run(
 
 
 # PyMongo does not close sockets whose connection was never accepted.
-@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize(("answers", "contents"), [(False, THIRD), (True, FIRST)])
@@ -107,7 +108,6 @@ async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
     return await cut_run(uri, cutter)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("claims_backend", ["mongodb", "redis"])
 @pytest.mark.parametrize("contents", [FIRST, THIRD])
 def test_worker_paused_at_any_write_leaves_no_stale_data(

@@ -24,6 +24,8 @@ from tests.integration.harness import Db, Row
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 
+pytestmark = pytest.mark.soak
+
 ITEMS = 300
 
 

@@ -19,7 +19,10 @@ from tests.integration.forked import CAN_FORK, Forked, python
 from tests.integration.harness import Freshet, Pages, asked
 from tests.site import running
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked on this system")
+pytestmark = [
+    pytest.mark.skipif(not CAN_FORK, reason="commands are not forked on this system"),
+    pytest.mark.soak,
+]
 
 ENV = {"PATH": os.environ["PATH"], "ONLY": "this"}
 PRINTS_PROPERTIES = """

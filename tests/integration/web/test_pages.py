@@ -162,6 +162,7 @@ def test_app_does_not_start_with_an_invalid_folder(freshet: Freshet, templates: 
     assert "must not overlap" in done.complaint
 
 
+@pytest.mark.soak
 def test_served_dashboards_are_updated(serving: Serve, cells: Db, templates: Path) -> None:
     status, page = serving.get("rates.html")
     assert (status, "1.25 EUR" in page) == (200, True)

@@ -127,6 +127,7 @@ def test_app_works_below_a_root_path(stored: tuple[Db, str]) -> None:
 
 
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_app_recovers_after_a_database_outage() -> None:

@@ -195,6 +195,7 @@ def test_largest_clusters_are_counted_by_an_index(stored: tuple[Db, str], cluste
     assert "'FETCH'" not in found, "documents are read"
 
 
+@pytest.mark.soak
 def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str) -> None:
     paths = [
         "/", "/changes", "/duplicates", f"/duplicates/{cluster}", "/duplicates/compare?a=s+a&b=s+b",

@@ -112,6 +112,7 @@ def test_signed_in_viewer_can_read_metrics(vic: Browser) -> None:
 
 
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_unavailable_database_is_reported() -> None:

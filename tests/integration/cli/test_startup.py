@@ -117,11 +117,13 @@ def test_command_help_imports_no_heavy_modules(run: Run) -> None:
     assert done.out.count("Global Options") == len(WITH_OWN_OPTIONS)
 
 
+@pytest.mark.soak
 def test_targets_command_imports_only_database_driver(run: Run, freshet: Freshet) -> None:
     done = run("targets", **freshet.env)
     assert (done.code, done.heavy) == (0, STORAGE_MODULES | {"rich.table"}), done.err
 
 
+@pytest.mark.soak
 def test_no_thread_outlives_a_command_on_the_embedded_server(
     run: Run, mongo: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_crawl_with_nothing_due_imports_only_database_driver(
     assert done.thresholds == list(DEFAULTS)
 
 
+@pytest.mark.soak
 def test_enabled_extension_is_loaded(run: Run, freshet: Freshet, pages: Pages) -> None:
     pages.item("item-a.html", "A")
     wrapper = freshet.wrapper("one", start_urls=[f"{pages.url}/item-a.html"], item_pages="/item-")

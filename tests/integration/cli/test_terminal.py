@@ -155,6 +155,7 @@ def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
     return screen
 
 
+@pytest.mark.soak
 def test_characters_that_the_locale_lacks_are_escaped(feeds: Freshet) -> None:
     ours = feeds.env | {"COLUMNS": str(WIDTH), "PYTHONIOENCODING": "latin-1"}
     result = listed_by_process(ours, subprocess.PIPE)

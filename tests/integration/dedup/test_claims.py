@@ -266,6 +266,7 @@ def test_source_moved_to_another_item_is_compared_again(posts: Posts) -> None:
     assert posts.post("feed")["duplicate_of"] == "page"
 
 
+@pytest.mark.soak
 def test_concurrent_workers_give_each_item_one_verdict(posts: Posts) -> None:
     """Concurrent workers get the same result as one worker for pages, feed posts and copies."""
     groups = 40

@@ -258,6 +258,7 @@ def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> 
     run_story(server, story)
 
 
+@pytest.mark.soak
 def test_cost_per_copy_is_constant(server: ValkeyServer) -> None:
     text = random_sketch(0)
 
@@ -281,6 +282,7 @@ def test_cost_per_copy_is_constant(server: ValkeyServer) -> None:
 
 
 # With a single initial bucket, only 32 bits of a band are stored: more posts would share some.
+@pytest.mark.soak
 @pytest.mark.parametrize("posts", [1, 39, 41, 500, 2500])
 def test_bands_are_found_after_bucket_splits(server: ValkeyServer, posts: int) -> None:
     texts = [random_sketch(seed) for seed in range(posts)]

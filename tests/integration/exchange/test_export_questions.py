@@ -85,6 +85,7 @@ ORDER BY spider
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
 def test_delay_query_equals_slower_query_of_all_pages(tmp_path: Path, seed: int) -> None:
     import duckdb

@@ -158,6 +158,7 @@ def test_crawl_succeeds_if_metrics_cannot_be_written(
     assert outcomes(database)["new"] == 3
 
 
+@pytest.mark.soak
 def test_killed_crawl_stays_visible_until_the_next_crawl(
     freshet: Freshet, database: Db, pages: Pages, folder: Path
 ) -> None:
@@ -237,6 +238,7 @@ def test_service_serves_metrics_over_http(freshet: Freshet, database: Db, pages:
     assert metrics["freshet_reactor_lag_seconds_count",] >= 0
 
 
+@pytest.mark.soak
 def test_service_without_port_writes_a_file(freshet: Freshet, pages: Pages, folder: Path) -> None:
     words = ("refresh", "run", shop(freshet, pages), "--for", "2s")
     assert freshet(*words, FRESHET_METRICS_DIR=folder).code == 0

@@ -126,6 +126,7 @@ def test_uri_command_starts_the_server(without_mongo_uri: Freshet) -> None:
     assert state(without_mongo_uri)["running"] is True
 
 
+@pytest.mark.soak
 def test_restart_after_kill_keeps_acknowledged_writes(
     without_mongo_uri: Freshet, data: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_data_survives_a_stop_and_a_start(without_mongo_uri: Freshet) -> None:
     assert numbers(without_mongo_uri("db", "uri").out.strip()) == [1]
 
 
+@pytest.mark.soak
 def test_prune_renames_large_logs(without_mongo_uri: Freshet, data: Path) -> None:
     state(without_mongo_uri, "start")
     logs = [data / "mongod.log", data / "cron.log"]

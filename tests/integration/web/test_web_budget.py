@@ -288,6 +288,7 @@ def test_viewers_see_the_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
             assert vic.post(f"/budget/{action}", form).status_code == 403
 
 
+@pytest.mark.soak
 def test_smaller_sites_are_grouped(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, uri, [page(f"https://s{i}.example/", spread(i % 9, 12), spider=f"s{i}")

@@ -158,6 +158,7 @@ def test_versions_are_compared_by_field_and_word(local: Browser, database: Db) -
     assert local.get(f"{API}/difference?before=one&after=other%20x").status_code == 422
 
 
+@pytest.mark.soak
 def test_huge_versions_are_compared_in_a_sandbox_and_truncated(
     local: Browser, database: Db
 ) -> None:

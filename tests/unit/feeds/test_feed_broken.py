@@ -200,6 +200,7 @@ HOSTILE = {
 MAX_SECONDS = 10
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_documents_are_parsed_quickly(document: str) -> None:
     start = time.monotonic()

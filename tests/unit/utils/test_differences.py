@@ -160,6 +160,7 @@ def slow_contents(kind: str) -> tuple[list[str], list[str]]:
     return tuple([f"{x} a b c {n} " * 20 for n in range(5_000)] for x in "ab")  # type: ignore[return-value]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "kind",
     ["lines of few kinds", "words of few kinds", "words in another order", "every other word",

@@ -66,6 +66,7 @@ def test_raises_error_of_subprocess() -> None:
         run_in_sandbox(lambda: {}["missing"])
 
 
+@pytest.mark.soak
 def test_endless_work_is_stopped() -> None:
     with pytest.raises(LimitExceeded, match="takes longer than 1 s of processor time"):
         run_in_sandbox(loop_forever, seconds=1)

@@ -342,19 +342,22 @@ def test_interruption_leaves_no_collections(stored: tuple[Db, str], kind: signal
     words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--queries", "3000")
     # Runs for several seconds after it has stored its first documents.
     words += ("--method", "R1D3", "--method", "B6D1")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         # Shells start background jobs with SIGINT ignored, and this process would inherit that.
         ["env", "--default-signal=INT", sys.executable, *words],
         cwd=ROOT, env=os.environ | {"MONGO_URI": uri}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not left(database):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(kind)
-    out, err = process.communicate(timeout=60)
+    ) as process:  # fmt: skip
+        try:
+            deadline = time.monotonic() + 60
+            while not left(database):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.send_signal(kind)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (130, "")
     assert err == "make bench: stopped; nothing of the experiment is left in the database\n"
     assert left(database) == []

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from datasketch import MinHashLSH
 
 from crawler.dedup.kernels import Keys
 from crawler.dedup.minhash import (
@@ -157,6 +156,8 @@ class InMemory:
     """datasketch's LSH: candidates without verification."""
 
     def __init__(self, threshold: float, keys: Sequence[Key]) -> None:
+        from datasketch import MinHashLSH  # slow to import
+
         self.lsh = MinHashLSH(threshold=threshold, num_perm=VALUES)
         self._threshold, self._keys = threshold, keys
         # Reused for all texts: creating an object takes as long as a search.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
-from datasketch import LeanMinHash, MinHash, MinHashLSH
 
 from crawler.dedup import minhash
 from crawler.dedup.minhash import (
@@ -18,6 +19,9 @@ from crawler.dedup.minhash import (
 from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, SUPERSHINGLES, VALUES
 from tests.unit.prose import Writer
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 TEXTS = [
     Writer(1).text(80),
@@ -48,6 +52,9 @@ def shingles(text: str, width: int = 5) -> list[bytes]:
 
 def reference(text: str, width: int = 5) -> MinHash:
     """Return datasketch's MinHash of the text, with datasketch's own permutations."""
+    # Not in every test process: it loads slowly.
+    from datasketch import MinHash
+
     made = MinHash(num_perm=VALUES, hashfunc=shingle_hash)
     made.update_batch(shingles(text, width))
     return made
@@ -61,6 +68,8 @@ def test_values_match_datasketch(text: str, width: int) -> None:
 
 @pytest.mark.parametrize("count", [1, SUPERSHINGLES.values * 14, VALUES])
 def test_permutations_match_datasketch(count: int) -> None:
+    from datasketch import MinHash
+
     drawn = MinHash(num_perm=count, seed=minhash.SEED, scheme=minhash.SCHEME).permutations
     for ours, its in zip(minhash.permutations(count), drawn, strict=True):
         assert ours.dtype == its.dtype
@@ -85,6 +94,8 @@ def test_converted_minhash_can_be_updated() -> None:
 
 
 def test_converted_minhashes_merge_to_their_union() -> None:
+    from datasketch import MinHash
+
     one, other = Writer(3).text(30), Writer(4).text(30)
     merged = as_datasketch(values(one))
     merged.merge(as_datasketch(values(other)))
@@ -94,6 +105,8 @@ def test_converted_minhashes_merge_to_their_union() -> None:
 
 
 def test_converted_minhash_serializes_as_lean_minhash() -> None:
+    from datasketch import LeanMinHash
+
     lean = LeanMinHash(as_datasketch(values(TEXTS[0])))
     stored = bytearray(lean.bytesize())
     lean.serialize(stored)
@@ -103,6 +116,8 @@ def test_converted_minhash_serializes_as_lean_minhash() -> None:
 
 
 def test_converted_minhash_is_found_in_datasketch_index() -> None:
+    from datasketch import MinHashLSH
+
     index = MinHashLSH(threshold=0.7, num_perm=VALUES)
     for n, text in enumerate(TEXTS):
         index.insert(n, reference(text))

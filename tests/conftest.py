@@ -114,10 +114,10 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return three times the number of processors: many tests wait for servers and clocks.
 
-    Four more if only the long tests run, which wait for most of their time; two more if all run.
+    Four more if long tests run, too, which wait for most of their time.
     """
-    more = {"soak": 4, "": 2}
-    return 3 * (os.cpu_count() or 2) + more.get(config.option.markexpr, 0)
+    more = 0 if config.option.markexpr == "not soak" else 4
+    return 3 * (os.cpu_count() or 2) + more
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -112,10 +112,16 @@ def first_problem(
 ) -> tuple[str, str]:
     """Return the dotted key and the one-line cause of pydantic's first error.
 
+    If a key is missing and another one is unknown, that one is probably the missing key, misspelled.
+
     keys:   valid keys, of which the most similar one is suggested for an unknown key
     tables: valid keys in the tables below a key, such as `fields`
     """
-    detail = error.errors(include_url=False)[0]
+    details = error.errors(include_url=False)
+    detail = details[0]
+    if detail["type"] == "missing":
+        unknown = (d for d in details if d["type"] == "extra_forbidden" and len(d["loc"]) == 1)
+        detail = next(unknown, detail)
     key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
     cause = cause_of(detail)
     if detail["type"] == "extra_forbidden":

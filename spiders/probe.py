@@ -58,8 +58,10 @@ class Page(TypedDict):
 
     url: str
     """URL as given."""
-    matches: str
-    """Key of the definition that matches the URL, such as `item_pages`, or `no pattern`."""
+    matches: str | None
+    """Key of the definition that matches the URL, such as `item_pages`; null if none does."""
+    redirected_to: str | None
+    """URL after redirects; null if it is the requested one."""
     category: str | None
     """Category of the page, or of its first link with a category."""
     outcome: str | None
@@ -155,14 +157,15 @@ def check_spider(
 def _unmatched(url: str, match: Match, wrapper: Wrapper) -> Page:
     """Return the result for a URL that is neither a list page nor an item page."""
     if match.both:
-        matches, problem = "list_pages and item_pages", "matches both, so a crawl skips it"
+        problem = "matches both, so a crawl skips it"
     elif wrapper.is_own(url):
-        matches, problem = "no pattern", "matches neither list_pages nor item_pages"
+        problem = "matches neither list_pages nor item_pages"
     else:
-        matches, problem = "no pattern", "host is neither in start_urls nor in allowed_domains"
+        problem = "host is neither in start_urls nor in allowed_domains"
     return {
         "url": url,
-        "matches": matches,
+        "matches": "list_pages and item_pages" if match.both else None,
+        "redirected_to": None,
         "category": None,
         "outcome": None,
         "problem": problem,
@@ -187,13 +190,15 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
     ):
         several = counts.counts[LinkCount.AMBIGUOUS]
         keys = "only one of list_pages and item_pages" if several else "list_pages or item_pages"
-        problem = f"no link on this page matches {keys}"
+        besides = " except start_urls" if links else ""
+        problem = f"no link on this page{besides} matches {keys}"
         if login := counts.examples.get(LinkCount.PAGES):
             problem += f"; {login} asks for a password"
     category = next((link.category for link in links or () if link.category), None)
     return {
         "url": url,
         "matches": f"{key} ({match.kind} page)" if key == "start_urls" else key,
+        "redirected_to": fetched.final_url,
         "category": match.category or category,
         "outcome": fetched.outcome,
         "problem": problem,

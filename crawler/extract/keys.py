@@ -32,8 +32,15 @@ CATEGORY_PREFIX = "category:"
 
 
 def checked_pattern(value: str) -> str:
-    """Return a regular expression for URLs. Raises ValueError if it is invalid or unsupported."""
+    """Return a regular expression for URLs.
+
+    Raises ValueError if it is invalid or unsupported, or cannot match a URL.
+    """
     compiled(value, "To exclude URLs, use not_list_pages or not_item_pages")
+    if value.startswith("^/"):
+        raise ValueError(
+            f"matches no URL: '{value}'. Patterns are searched in the whole URL: leave out ^"
+        )
     return value
 
 

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic import Field as Key
 
 from crawler.config import Config, Hours, Seconds
-from crawler.errors import WrapperError, first_problem
+from crawler.errors import CAUSES, WrapperError, first_problem
 from crawler.extract.cells import Cell, Cells, Source, Sources
 from crawler.extract.fields import Field, FieldType
 from crawler.extract.keys import (
@@ -320,8 +320,11 @@ class Wrapper(BaseModel):
                 "notify": Rule.model_fields,
             }
             key, cause = first_problem(error, cls.model_fields, tables)
-            if error.errors()[0]["type"] == "missing":
+            if cause == CAUSES["missing"]:
                 cause += _place_below_table(key, values)
+            # A single pattern or URL was not written as a list.
+            first = key.removesuffix(".0")
+            key = first if isinstance(values.get(first), str) else key
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
 
     @property

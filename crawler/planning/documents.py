@@ -124,12 +124,14 @@ class Figures(NamedTuple):
         site = np.repeat(population.site, np.diff(made.schedules.first))
         opened = population.open_hours[site, made.schedules.slots % WEEK_HOURS]
         stale, age = np.isfinite(made.stale), np.isfinite(made.age_days)
-        # Daily visits at pseudorandom but fixed hours.
+        # Daily visits at pseudorandom but fixed hours. Like the plan, they take changes of targets at
+        # even intervals as equally likely at all hours; otherwise the two could not be compared.
         sampled, m = made.estimates.of(sample), len(sample)
         hour = (sampled.population.key % np.uint64(DAY_HOURS)).astype(np.int64)
         slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
-        none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-        visits = Schedules(np.ones(m, np.uint8), first, slots, none, none)
+        every = np.where(made.schedules.every_hours[sample] > 0, float(DAY_HOURS), 0.0)
+        first = np.arange(m + 1) * WEEK_DAYS
+        visits = Schedules(np.ones(m, np.uint8), first, slots, every, np.zeros(m))
         daily = outlook(sampled, visits)
         min_visits = np.zeros(population.sites)
         np.add.at(min_visits, population.site, least_visits(population))

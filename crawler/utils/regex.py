@@ -110,7 +110,9 @@ def compiled(pattern: str, instead: str = "") -> Pattern:
     syntax, or is too large.
     """
     shown = pattern if len(pattern) <= SHOWN_CHARACTERS else f"{pattern[:SHOWN_CHARACTERS]}…"
-    bad = f"bad regular expression {shown!r}"
+    # As it was written: repr() doubles backslashes.
+    written = repr(shown).replace("\\\\", "\\")
+    bad = f"bad regular expression {written}"
     if len(pattern) > MAX_CHARACTERS:
         raise ValueError(f"{bad}: longer than {MAX_CHARACTERS:,} characters. Use several patterns")
     if problem := _unsupported_syntax(pattern, instead):

@@ -104,7 +104,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def per_day(text: str) -> float:
     """Parse a number of requests per day (>= 0) such as `265` or `265/day`. Raises ValueError."""
     if not (match := _PER_DAY.fullmatch(text.strip())):
-        raise ValueError(f"invalid request rate: {text!r}. Examples: 265, 265/day, 0.5")
+        raise ValueError(f"invalid request rate: {text!r}. Use requests a day: 265, 265/day or 0.5")
     return float(match[1])
 
 

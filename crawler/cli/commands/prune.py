@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from crawler.cli.base import FreshetCommand, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
-from crawler.utils.text import count, megabytes
+from crawler.utils.text import count, listed, megabytes
 
 if TYPE_CHECKING:
     from crawler.config import Config
@@ -78,11 +78,15 @@ class Command(FreshetCommand):
             print_json(report)
             return
         verb = "would delete" if opts.dry_run else "deleted"
-        for name, n in report["spiders"].items():
-            deleted = _counts(n, PARTS)
-            print_line(f"{name}: {verb} {deleted}; {megabytes(n['kept_bytes'])} of versions kept")
-        if any(report["shared"].values()):
-            deleted = _counts(report["shared"], SHARED_PARTS)
+        spiders = report["spiders"]
+        for name, n in spiders.items():
+            if deleted := _counts(n, PARTS):
+                kept = megabytes(n["kept_bytes"])
+                print_line(f"{name}: {verb} {deleted}; {kept} of versions kept")
+        if idle := [name for name, n in spiders.items() if not _counts(n, PARTS)]:
+            kept = megabytes(sum(spiders[name]["kept_bytes"] for name in idle))
+            print_line(f"{listed(idle)}: nothing to delete; {kept} of versions kept")
+        if deleted := _counts(report["shared"], SHARED_PARTS):
             print_line(f"all sites: {verb} {deleted}")
 
     async def _prune(
@@ -110,6 +114,5 @@ class Command(FreshetCommand):
 
 
 def _counts(deleted: Mapping[str, Any], nouns: Mapping[str, str]) -> str:
-    """Return the numbers in words: `1 version, 3 visits and 0 runs`."""
-    *first, last = (count(deleted[name], noun) for name, noun in nouns.items())
-    return f"{', '.join(first)} and {last}"
+    """Return the numbers in words, without zeros: `1 version, 3 visits`; empty if all are zero."""
+    return ", ".join(count(deleted[name], noun) for name, noun in nouns.items() if deleted[name])

@@ -64,7 +64,8 @@ class Command(FreshetCommand):
         spider, arguments = self._load(args[1], opts.spargs)
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
-        problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
+        of_pages = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
+        problems: list[str] = []
         assert self.settings is not None
         classes = get_spider_loader(self.settings).list()
         if spider.name != wrapper.name and wrapper.name in classes:
@@ -77,11 +78,14 @@ class Command(FreshetCommand):
         # Fields that are empty on all item pages.
         empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
         never = set.intersection(*empty) if empty else set()
-        problems += [never_found(wrapper, f, len(empty)) for f in wrapper.field_names if f in never]
+        missing = [never_found(wrapper, f, len(empty)) for f in wrapper.field_names if f in never]
+        # The lines of a single item page say so already.
+        problems += missing if len(empty) > 1 else ()
+        all_problems = [*of_pages, *problems, *(missing if len(empty) == 1 else ())]
         # Distinct links that match none of the patterns.
         links = dict.fromkeys(url for page in pages for url in page["unmatched_links"])
         unmatched = shapes(links)
-        if problems:
+        if all_problems:
             self.exitcode = 1
         if opts.json:
             report: WrapperReport = {
@@ -92,11 +96,13 @@ class Command(FreshetCommand):
                     {"text": shape.text, "count": shape.count, "example": shape.example}
                     for shape in unmatched[:SHOWN_SHAPES]
                 ],
-                "problems": problems,
+                "problems": all_problems,
             }
             print_json(report)
         else:
             self._show(wrapper, pages, unmatched, len(links), problems)
+            if pages and not all_problems:
+                stdout().print("no problems found")
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """Return the spider class for a definition, and the spider's arguments.
@@ -146,7 +152,8 @@ class Command(FreshetCommand):
     ) -> None:
         """Print the definition, the pages, and the links that match no pattern.
 
-        n_links: number of distinct links that match no pattern
+        n_links:  number of distinct links that match no pattern
+        problems: those that are not of a single page
         """
         console = stdout(soft_wrap=True)
         fields = f"fields: {', '.join(wrapper.fields) or 'none (main text)'}"
@@ -174,17 +181,18 @@ class Command(FreshetCommand):
                 console.print(f"  and {links} of {count(len(more), 'other shape')}")
         for problem in problems:
             console.print(f"problem: {problem}", style="red")
-        if pages and not problems:
-            console.print("no problems found")
 
 
 def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
     """Print the pattern that matches a page, its fields, and numbers of links."""
     console.print(page["url"], style="bold")
     category = f", category {page['category']}" if page["category"] else ""
-    console.print(f"  matches {page['matches']}{category}")
+    if page["matches"]:
+        console.print(f"  matches {page['matches']}{category}")
+    if page["redirected_to"]:
+        console.print(f"  redirected to {page['redirected_to']}")
     if page["problem"]:
-        console.print(f"  {page['problem']}", style="red")
+        console.print(f"  problem: {page['problem']}", style="red")
     for name, value in (page["content"] or {}).items():
         if name in (page["empty_fields"] or ()):
             field = wrapper.fields.get(name)

@@ -89,6 +89,18 @@ def test_a_url_that_matches_no_pattern_is_a_problem(
         f"{urls[1]}: host is neither in start_urls nor in allowed_domains",
         f"{urls[2]}: matches both, so a crawl skips it",
     ]
+    assert text(freshet, wrapper, urls[0], code=1).splitlines()[1:] == [
+        urls[0],
+        "  problem: matches neither list_pages nor item_pages",
+    ]
+
+
+def test_a_field_that_the_only_item_page_lacks_is_shown_once(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    shown = text(freshet, wrapper, f"{pages.url}/item/1", code=1)
+    assert shown.count("price: nothing found") == 1
+    assert "no problems found" not in shown
 
 
 def test_list_page_without_matching_links_is_a_problem(
@@ -98,7 +110,7 @@ def test_list_page_without_matching_links_is_a_problem(
     pages.list("/list/3", ["/list/item/1"])
     urls = [f"{pages.url}/list/{n}" for n in (2, 3)]
     assert checked(freshet, wrapper, *urls, code=1)["problems"] == [
-        f"{urls[0]}: no link on this page matches list_pages or item_pages",
+        f"{urls[0]}: no link on this page except start_urls matches list_pages or item_pages",
         f"{urls[1]}: no link on this page matches only one of list_pages and item_pages",
     ]
 

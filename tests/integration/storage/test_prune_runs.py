@@ -17,10 +17,12 @@ def test_old_runs_are_deleted_except_the_last(freshet: Freshet, database: Db) ->
     for hours in (0, 24, 240):
         read_cells(freshet, text, hours=hours)
     counted = freshet("prune", "--keep-days", 10, "--dry-run", hours=290)
-    assert "2 visits and 2 runs" in counted.out
+    assert counted.out == "cells: would delete 2 visits, 2 runs; 0.0 MB of versions kept\n"
     freshet("prune", "--keep-days", 1, hours=480)
     assert database.runs.count_documents({}) == 1
     assert database.runs.find_one({}, {"_id": 1, "counts": 1}) is not None
+    again = freshet("prune", "--keep-days", 1, hours=480)
+    assert again.out == "cells: nothing to delete; 0.0 MB of versions kept\n"
 
 
 def put_visits(db: Db, *ages: timedelta) -> None:

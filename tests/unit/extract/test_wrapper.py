@@ -41,19 +41,26 @@ def test_required_keys_are_checked(key: str) -> None:
     assert error_of(keys) == f"shop.toml: {key}: is missing"
 
 
+def test_a_misspelled_key_is_named_rather_than_the_key_that_is_missing() -> None:
+    keys = {"name": "shop", "start_urls": SITE, "item_page": "/item/"}
+    assert error_of(keys) == "shop.toml: item_page: unknown key. Did you mean item_pages?"
+
+
 @pytest.mark.parametrize(
     ("keys", "key", "cause"),
     [
         ({"lists": "/a"}, "lists", "unknown key"),
         ({"name": "my shop"}, "name", "Use letters"),
         ({"name": "../shop"}, "name", "Use letters"),
-        ({"list_pages": "("}, "list_pages.0", "bad regular expression '('"),
+        ({"list_pages": "("}, "list_pages:", "bad regular expression '('"),
         ({"item_pages": ["/a", "["]}, "item_pages.1", "bad regular expression '['"),
+        ({"item_pages": r"/item/(\d+$"}, "item_pages:", r"bad regular expression '/item/(\d+$'"),
+        ({"item_pages": r"^/item/\d+$"}, "item_pages:", "matches no URL: "),
         ({"item_pages": []}, "item_pages", "at least 1"),
         ({"start_urls": []}, "start_urls", "at least 1"),
-        ({"start_urls": "shop.example"}, "start_urls.0", "'shop.example' is not an absolute"),
+        ({"start_urls": "shop.example"}, "start_urls:", "'shop.example' is not an absolute"),
         ({"start_urls": [SITE, "ftp://a/"]}, "start_urls.1", "not an absolute http or https"),
-        ({"start_urls": "http://a.example:99999/"}, "start_urls.0", "http://a.example:99999/"),
+        ({"start_urls": "http://a.example:99999/"}, "start_urls:", "http://a.example:99999/"),
         ({"timezone": "Europe/Lundun"}, "timezone", "unknown time zone: 'Europe/Lundun'"),
         ({"timezone": "../../etc/passwd"}, "timezone", "unknown time zone: "),
         ({"timezone": "Europe"}, "timezone", "unknown time zone: "),
@@ -93,7 +100,7 @@ def test_required_keys_are_checked(key: str) -> None:
         ),
         (
             {"visiting_hours": "Mon 8-18"},
-            "visiting_hours.0",
+            "visiting_hours:",
             "invalid window: 'Mon 8-18'. Use days, hours or",
         ),
         (
@@ -101,9 +108,9 @@ def test_required_keys_are_checked(key: str) -> None:
             "visiting_hours.1",
             "'08:30-18:00': a window must start",
         ),
-        ({"visiting_hours": ""}, "visiting_hours.0", "invalid window: ''"),
+        ({"visiting_hours": ""}, "visiting_hours:", "invalid window: ''"),
         ({"visiting_hours": [8]}, "visiting_hours.0", "not a text: 8"),
-        ({"blackout": "never"}, "blackout.0", "invalid window: 'never'"),
+        ({"blackout": "never"}, "blackout:", "invalid window: 'never'"),
         ({"blackout": "Mon-Sun"}, "", "windows and blackout leave no hour of the week open"),
         ({"visiting_hours": "Sat", "blackout": "Sat,Sun"}, "", "leave no hour of the week open"),
         ({"requests_per_day": 0}, "requests_per_day", "must be at least 1, not 0"),
@@ -337,7 +344,7 @@ def test_error_in_a_class_names_the_source_file() -> None:
     class Broken(Shop):
         item_pages = "("
 
-    with pytest.raises(WrapperError, match=r"test_wrapper\.py: item_pages\.0: bad regular"):
+    with pytest.raises(WrapperError, match=r"test_wrapper\.py: item_pages: bad regular"):
         Broken.read_wrapper(Arguments())
 
 

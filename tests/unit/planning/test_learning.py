@@ -25,7 +25,7 @@ NO_OPTIONS = {"weeks": None, "every": None, "sample": None, "budget": None, "sto
         ({"sample": "few"}, "--sample: 'few' is not a number of pages such as 10"),
         (
             {"budget": "many"},
-            "--budget: invalid request rate: 'many'. Examples: 265, 265/day, 0.5",
+            "--budget: invalid request rate: 'many'. Use requests a day: 265, 265/day or 0.5",
         ),
         ({"weeks": "3", "stop": True}, "--stop cannot be combined with other options"),
     ],

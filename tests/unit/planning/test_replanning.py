@@ -97,6 +97,15 @@ def test_next_visits_are_future_slots(first: Replan) -> None:
         assert NOW < when <= NOW + timedelta(weeks=4)
 
 
+def test_a_plan_after_the_first_hours_is_not_worse_than_fewer_daily_visits() -> None:
+    once = ((1.0, 0.5, np.nan),)
+    seen = pages(20, since=1.0, until=0.5, visited=0.5, changes=once, refreshed=2)
+    totals = made(seen, PlanOptions(budget=60)).document["totals"]
+    assert totals["load"] == pytest.approx(3, abs=0.1)
+    assert totals["freshness"] > totals["daily"]["freshness"]
+    assert totals["age_days"] < totals["daily"]["age_days"]
+
+
 def test_second_plan_updates_targets_only_for_new_policy(first: Replan) -> None:
     present = plan_document(budget_per_day=3.0)
     seen = gathered(

@@ -112,7 +112,7 @@ def first_problem(
 ) -> tuple[str, str]:
     """Return the dotted key and the one-line cause of pydantic's first error.
 
-    If a key is missing and another one is unknown, that one is probably the missing key, misspelled.
+    If a key is missing and another one is unknown, that one is probably its misspelled name.
 
     keys:   valid keys, of which the most similar one is suggested for an unknown key
     tables: valid keys in the tables below a key, such as `fields`

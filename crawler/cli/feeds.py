@@ -16,6 +16,7 @@ from typing import BinaryIO, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 from typing_extensions import TypedDict
 
 from crawler.cli.base import MIN_FIGURES_COLUMNS, confirm, print_json, with_database
@@ -462,7 +463,8 @@ async def _print_table(
         table.add_row(
             *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
             *(figures if has_figures else (next_visit,)),
-            shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
+            # Not cut off on a narrow terminal: it says what to do.
+            Text(visible(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…"))),
         )
     shown = count(table.row_count, "feed")
     if table.row_count:

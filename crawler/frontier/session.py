@@ -484,7 +484,8 @@ class Session:
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)
         await runs.note_inputs(self.db, self.spider, self.inputs)
-        await alarms.record_broken(self.db, self.spider, self.counts["visits"], self.clock.now())
+        visits, wanted = self.counts["visits"], await self.writer.wanted.read()
+        await alarms.record_broken(self.db, self.spider, visits, self.clock.now(), wanted)
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property

@@ -227,7 +227,9 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
             f"a host gets at most {count(cap, 'request')} in a run "
             "(host_requests in the site definition, or FRESHET_HOST_REQUESTS)"
         )
-    if session.reason not in ("", "finished"):
+    if session.reason == "shutdown":
+        why.append("the run was stopped")
+    elif session.reason not in ("", "finished"):
         # The reason of CLOSESPIDER_* settings is the name of the setting in lower case.
         name = session.reason.upper()
         value = session.crawler.settings.get(name)

@@ -124,8 +124,8 @@ class Figures(NamedTuple):
         site = np.repeat(population.site, np.diff(made.schedules.first))
         opened = population.open_hours[site, made.schedules.slots % WEEK_HOURS]
         stale, age = np.isfinite(made.stale), np.isfinite(made.age_days)
-        # Daily visits at pseudorandom but fixed hours. Like the plan, they take changes of targets at
-        # even intervals as equally likely at all hours; otherwise the two could not be compared.
+        # Daily visits at pseudorandom but fixed hours. Of targets at even intervals, the plan takes
+        # changes as equally likely at all hours; so must these, or the two could not be compared.
         sampled, m = made.estimates.of(sample), len(sample)
         hour = (sampled.population.key % np.uint64(DAY_HOURS)).astype(np.int64)
         slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)

@@ -49,7 +49,7 @@ async def check_silences(
         raise ConfigError(OFF)
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        await alarms.record_silences(db, spiders, [], now)
+        await alarms.record_silences(db, spiders, [], now, config.notify_file)
         raise ConfigError("no targets to check. Run scrapy crawl to discover them")
     hours = (now - EPOCH) / timedelta(hours=1)
     return await store_silences(db, config, await gather(db, watched, config, hours), now, spiders)
@@ -73,7 +73,7 @@ async def store_silences(
     # Run in a thread, because a replan stages its plans at the same time.
     allowed = config.silence_false_alarms_per_week
     silent = await asyncio.to_thread(silences_of, gathered, allowed, mixtures)
-    return await alarms.record_silences(db, spiders, silent, now)
+    return await alarms.record_silences(db, spiders, silent, now, config.notify_file)
 
 
 def silences_of(

@@ -240,6 +240,8 @@ def _error(target: Document, monitor: Document) -> str | None:
     if not (target.get("consecutive_errors") or target.get("consecutive_gone")):
         return None
     last = target.get("last_visit") or {}
+    if not target.get("consecutive_errors"):
+        return "; ".join(filter(None, ("gone", last.get("reason"))))
     return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")
 
 

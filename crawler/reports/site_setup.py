@@ -347,14 +347,17 @@ def site_name(url: str) -> str:
     return "".join(char if char.isalnum() and char.isascii() else "-" for char in name).strip("-")
 
 
-def absolute(url: str) -> str:
-    """Return the canonical URL that a user typed, with https if there is no scheme.
+def possible_urls(text: str) -> list[str]:
+    """Return the canonical URLs that a user may mean, first https and then http without a scheme.
 
-    Raises ConfigError if it is not a web address.
+    Raises ConfigError if the text is not a web address.
     """
-    text = url.strip()
-    if "://" not in text:
-        text = f"https://{text}"
+    text = text.strip()
+    schemes = ("",) if "://" in text else ("https://", "http://")
+    return [_canonical(f"{scheme}{text}") for scheme in schemes]
+
+
+def _canonical(text: str) -> str:
     try:
         parts = urlsplit(text)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)

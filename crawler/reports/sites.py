@@ -88,7 +88,7 @@ class BoardSite(TypedDict):
     last_visits: int | None
     """Number of visits of the last run; null if it has not ended normally."""
     next_visit: datetime | None
-    """Earliest planned visit; null if no visit is planned."""
+    """Earliest planned visit, not before the end of its host's pause; null if none is planned."""
     planned_per_day: float | None
     """Requests per day that the plan needs; null without a plan."""
     freshness: float | None

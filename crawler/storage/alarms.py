@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from pymongo import ASCENDING, UpdateOne
 from typing_extensions import TypedDict
 
-from crawler.items import Breakage
+from crawler.items import Breakage, Wanted
+from crawler.storage import sites
 from crawler.storage.client import Database, Document, count_by, in_batches, write_all
+from crawler.storage.notification_rules import WantedEvents
 from crawler.storage.targets import ALIVE
 from crawler.utils.text import count
 
@@ -79,9 +82,15 @@ class AlarmReport(TypedDict):
 
 
 async def record_silences(
-    db: Database, spiders: Sequence[str], silent: Sequence[Silence], now: datetime
+    db: Database,
+    spiders: Sequence[str],
+    silent: Sequence[Silence],
+    now: datetime,
+    notify_file: Path,
 ) -> int:
     """Store the silences of all targets of these spiders; return the number of new alarms.
+
+    notify_file: `notify.toml`; alarms that no rule selects are not marked for notifications
 
     Alarms of these spiders that are not in `silent` end. Safe to repeat.
     """
@@ -102,13 +111,21 @@ async def record_silences(
         if each.field:
             begun["field"] = each.field
         alarms[key] = begun, {"chance": each.chance, "text": each.text}
-    return await _record(db, of_spiders, alarms, now)
+    of_sites = await sites.notification_rules(db)
+    wanted = {
+        name: await WantedEvents(db, notify_file, of_sites.get(name, ()), name).read()
+        for name in {begun["spider"] for begun, _ in alarms.values()}
+    }
+    return await _record(db, of_spiders, alarms, now, wanted)
 
 
-async def record_broken(db: Database, spider: str, visits: int, now: datetime) -> int:
+async def record_broken(
+    db: Database, spider: str, visits: int, now: datetime, wanted: Wanted | None
+) -> int:
     """Store the alarms of a spider's broken pages; return the number of new alarms.
 
     visits: number of visits in the run that is ending
+    wanted: events of the spider that rules of notifications select; None: no rule is about it
 
     Alarms of pages that work again end. Safe to repeat.
     """
@@ -133,19 +150,27 @@ async def record_broken(db: Database, spider: str, visits: int, now: datetime) -
                 "spider": spider, "target": target, "event": BROKEN, "since": since, "chance": 0.0,
             }  # fmt: skip
             alarms[key] = begun, {"text": text}
-    return await _record(db, of_spider, alarms, now)
+    return await _record(db, of_spider, alarms, now, {spider: wanted})
 
 
 async def _record(
-    db: Database, query: Document, alarms: Mapping[str, tuple[Document, Document]], now: datetime
+    db: Database,
+    query: Document,
+    alarms: Mapping[str, tuple[Document, Document]],
+    now: datetime,
+    wanted: Mapping[str, Wanted | None],
 ) -> int:
     """Store the open alarms of a query, and end its others; return the number of new alarms.
 
     alarms: by `_id`, the fields that a new alarm gets, and those that may change
+    wanted: by spider, the events that rules of notifications select
     """
     writes = []
     for key, (begun, state) in alarms.items():
-        new: Document = begun | {"at": now, "notify": True}
+        new: Document = begun | {"at": now}
+        selected = wanted[begun["spider"]]
+        if selected is not None and begun["event"] in selected.events:
+            new["notify"] = True
         update: Document = {"$setOnInsert": new, "$set": state | {"ended_at": None}}
         writes.append(UpdateOne({"_id": key}, update, upsert=True))
     added = sum([await write_all(db.alarms, part) for part in in_batches(writes, BATCH)])

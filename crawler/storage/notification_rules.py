@@ -6,20 +6,33 @@ Rules of `notify.toml` and of site definitions are in files. All three kinds hav
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from datetime import datetime
+from pathlib import Path
 
 from pymongo.errors import DuplicateKeyError
 
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import (
+    DEFAULT_FAILURES,
     MAX_RULES,
     Rule,
     Rules,
+    read_keys,
     rules_in,
+    wanted_by,
 )
+from crawler.items import Event, Wanted
 from crawler.storage.client import Database, Document
 
+logger = logging.getLogger(__name__)
 SOURCE = "web app"
+# A run reads the rules of notifications again after this time.
+WANTED_SECONDS = 60.0
+# While rules cannot be read, no event may be lost.
+ALL_WANTED = Wanted(frozenset(Event), frozenset({DEFAULT_FAILURES}))
 
 
 async def read(db: Database) -> Rules:
@@ -71,3 +84,36 @@ async def remove(db: Database, name: str) -> Rule | None:
 
 def _fields(rule: Rule, by: str, now: datetime) -> Document:
     return {"keys": rule.model_dump(mode="json"), "by": by, "at": now}
+
+
+class WantedEvents:
+    """The events of a site that rules select, for a process that marks them.
+
+    file:    `notify.toml`. If it is invalid, all events are wanted, so that none is lost until it
+             is corrected, and a warning is logged.
+    of_site: rules of the site's definition
+    """
+
+    def __init__(self, db: Database, file: Path, of_site: Rules, site: str) -> None:
+        self._db, self._file, self._of_site, self._site = db, file, of_site, site
+        self._wanted: Wanted | None = None
+        self._read_at, self._problem = -math.inf, ""
+
+    async def read(self) -> Wanted | None:
+        """Return the wanted events; None if no rule is about the site."""
+        if time.monotonic() - self._read_at >= WANTED_SECONDS:
+            try:
+                rules = rules_in(read_keys(self._file).get("rules"), str(self._file))
+                wanted = wanted_by((*rules, *self._of_site, *await read(self._db)), self._site)
+                self._wanted, self._problem = wanted if wanted.events else None, ""
+            except ConfigError as error:
+                self._warn(str(error))
+                self._wanted = ALL_WANTED
+            self._read_at = time.monotonic()
+        return self._wanted
+
+    def _warn(self, problem: str) -> None:
+        if problem != self._problem:
+            message = "Rules of notifications are invalid, all events are kept: %s"
+            logger.warning(message, problem)
+        self._problem = problem

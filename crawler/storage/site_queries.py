@@ -8,7 +8,7 @@ there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -54,6 +54,8 @@ NO_MARKS = Marks()
 BY_KIND = [("spider", ASCENDING), ("kind", ASCENDING)]
 # Maximum number of visits with the same time in a list: a site has far fewer requests in flight.
 MAX_SAME_TIME = 1000
+# Most overdue targets of a site among which one is sought whose host did not request a pause.
+MAX_WAITING = 200
 # Visits that are not requests: hub deliveries, and cells that shared the fetch of another cell.
 NO_REQUEST: Document = {"$or": [{"$eq": ["$pushed", True]}, {"$eq": ["$shared_fetch", True]}]}
 
@@ -299,7 +301,8 @@ class SiteState:
     """The state of a site, read by a few keys of indexes.
 
     started, finished, reason, counts: of the last run
-    next_visit: earliest planned visit; None if no visit is planned
+    next_visit: earliest planned visit, not before the end of a pause that its host requested; None
+                if no visit is planned
     kind:       first kind of its targets by name, which is `cell` or `feed` if the site has any of
                 them; None without targets
     """
@@ -349,6 +352,9 @@ async def states_of(db: Database, names: list[str]) -> list[SiteState]:
             _first_of_each(db.targets, names, BY_KIND, ("kind",)),
         ]
     )
+    holds = {row["_id"]: row["hold_until"] async for row in db.hosts.find()}
+    for name, first in planned.items() if holds else ():
+        first["next_visit"] = await _after_pauses(db, name, holds)
     states = []
     for name in names:
         run = last.get(name, {})
@@ -374,6 +380,18 @@ async def state_of(db: Database, name: str) -> SiteState:
     """Return the state of one site; everything is empty for an unknown one."""
     (state,) = await states_of(db, [name])
     return state
+
+
+async def _after_pauses(db: Database, name: str, holds: Mapping[str, datetime]) -> datetime:
+    """Return the earliest planned visit of a site of which some hosts requested pauses."""
+    first = db.targets.find({"spider": name}, {"next_visit": 1, "host": 1})
+    return min(
+        [
+            max(row["next_visit"], holds.get(row.get("host", ""), row["next_visit"]))
+            async for row in first.sort(BY_TIME[:2]).limit(MAX_WAITING)
+        ],
+        default=NEVER,
+    )
 
 
 async def _first_of_each(

@@ -16,35 +16,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import compress
 from operator import not_
-from pathlib import Path
 from typing import Protocol
 
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.dedup.posts import ALONE, Verdicts
-from crawler.errors import ConfigError, Unreachable
-from crawler.extract.notification_rules import (
-    DEFAULT_FAILURES,
-    Rules,
-    read_keys,
-    rules_in,
-    wanted_by,
-)
-from crawler.items import Event, Fetched, Kind, Outcome, Target, Visit, Wanted
+from crawler.errors import Unreachable
+from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import (
     cells,
     feeds,
     identity,
     leases,
     listings,
-    notification_rules,
     posts,
     recovery,
     targets,
@@ -55,6 +45,7 @@ from crawler.storage.client import REDIS, Database, Document, MongoRetry, insert
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.listings import Patterns
+from crawler.storage.notification_rules import WantedEvents
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
@@ -64,10 +55,6 @@ Contents = dict[str, Document]
 PATIENT_SECONDS, MAX_BYTES = 0.5, 1_000_000
 # The changed pages that wait for each other are at most a batch divided by this number.
 CHANGED_SHARE = 4
-# A run reads the rules of notifications again after this time.
-WANTED_SECONDS = 60.0
-# While rules cannot be read, no event may be lost.
-ALL_WANTED = Wanted(frozenset(Event), frozenset({DEFAULT_FAILURES}))
 
 
 class Leases(Protocol):
@@ -112,6 +99,7 @@ class Writer:
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
     in_flight:   returns the number of targets that this process works on, which a batch cannot
                  exceed; None: unknown
+    wanted:      the events that rules of notifications select
     before_store: called before each batch, which fails with an error that it raises
     on_stored:   called with each stored batch, and the seconds that it took
     """
@@ -135,7 +123,7 @@ class Writer:
         self._size_limits = posts.SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
-        self._wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
+        self.wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
         self._bytes = 0
@@ -316,7 +304,7 @@ class Writer:
 
     async def _write(self, batch: list[Visit]) -> list[Visit]:
         """Store a batch; return the visits whose targets were visited or taken over meanwhile."""
-        wanted = await self._wanted.read()
+        wanted = await self.wanted.read()
         for visit in batch:
             visit.wanted = wanted
             await self._write_links(visit)
@@ -465,37 +453,6 @@ class OldContents:
         if self._group is group:
             self._group = None
         return await self._read(group.targets)
-
-
-class WantedEvents:
-    """The events of a site that rules select, for a run that marks them.
-
-    file:    `notify.toml`. If it is invalid, all events are wanted, so that none is lost until it
-             is corrected, and a warning is logged.
-    of_site: rules of the site's definition
-    """
-
-    def __init__(self, db: Database, file: Path, of_site: Rules, site: str) -> None:
-        self._db, self._file, self._of_site, self._site = db, file, of_site, site
-        self._wanted: Wanted | None = None
-        self._read_at, self._problem = -math.inf, ""
-
-    async def read(self) -> Wanted | None:
-        """Return the wanted events; None if no rule is about the site."""
-        if time.monotonic() - self._read_at >= WANTED_SECONDS:
-            try:
-                rules = rules_in(read_keys(self._file).get("rules"), str(self._file))
-                wanted = wanted_by(
-                    (*rules, *self._of_site, *await notification_rules.read(self._db)), self._site
-                )
-                self._wanted, self._problem = wanted if wanted.events else None, ""
-            except ConfigError as error:
-                if str(error) != self._problem:
-                    message = "Rules of notifications are invalid, all events are kept: %s"
-                    logger.warning(message, error)
-                self._wanted, self._problem = ALL_WANTED, str(error)
-            self._read_at = time.monotonic()
-        return self._wanted
 
 
 def _can_wait(visit: Visit) -> bool:

@@ -167,12 +167,20 @@ class SitePages:
             self._waiting -= 1
         return problems
 
-    async def explore(self, url: str) -> str | None:
-        """Fetch a page of a new site and a few linked ones; return why it cannot be read."""
-        definition = site_setup.fetchable(DefinitionEdit(start_urls=[url]), None)
-        problem = (await self.fetch(definition, [url]))[url]
-        if problem is not None:
-            return problem
+    async def explore(self, text: str) -> tuple[str, str | None]:
+        """Fetch a page of a new site and a few linked ones.
+
+        Return the URL of the page and why it cannot be read, if it cannot. If the user typed no
+        scheme, that is the first URL that can be read.
+        """
+        problems: dict[str, str | None] = {}
+        for url in site_setup.possible_urls(text):
+            definition = site_setup.fetchable(DefinitionEdit(start_urls=[url]), None)
+            problems |= await self.fetch(definition, [url])
+            if problems[url] is None:
+                break
+        else:
+            return next(iter(problems.items()))
         tried = {url}
         for _ in range(ROUNDS):
             pages = self._link_pages([url])
@@ -180,7 +188,7 @@ class SitePages:
             chosen = [each for each in candidates if each not in tried][:ROUND_PAGES]
             tried |= {*chosen}
             await self.fetch(definition, chosen)
-        return None
+        return url, None
 
     async def fetch_more(
         self, edit: DefinitionEdit, base: Mapping[str, Any] | None, *, lists: bool

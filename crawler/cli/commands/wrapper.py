@@ -193,15 +193,7 @@ def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
         console.print(f"  redirected to {page['redirected_to']}")
     if page["problem"]:
         console.print(f"  problem: {page['problem']}", style="red")
-    for name, value in (page["content"] or {}).items():
-        if name in (page["empty_fields"] or ()):
-            field = wrapper.fields.get(name)
-            selector = f" (selector {field.selector})" if field else ""
-            console.print(f"  {name}: nothing found{selector}", style="yellow")
-        else:
-            shown = value.isoformat() if isinstance(value, datetime) else repr(value)
-            is_cut = len(shown) > SHOWN_CHARACTERS
-            console.print(f"  {name} = {shown[:SHOWN_CHARACTERS]}{'…' if is_cut else ''}")
+    _show_content(console, wrapper, page)
     for kind, links in (page["links"] or {}).items():
         if links or kind in ("list", "item"):
             first = f", first {links[0]}" if links else ""
@@ -217,3 +209,16 @@ def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
             "if it is a list page, list_pages must match it",
             style="yellow",
         )
+
+
+def _show_content(console: Console, wrapper: Wrapper, page: Page) -> None:
+    """Print the fields of a page."""
+    for name, value in (page["content"] or {}).items():
+        if name in (page["empty_fields"] or ()):
+            field = wrapper.fields.get(name)
+            selector = f" (selector {field.selector})" if field else ""
+            console.print(f"  {name}: nothing found{selector}", style="yellow")
+        else:
+            shown = value.isoformat() if isinstance(value, datetime) else repr(value)
+            is_cut = len(shown) > SHOWN_CHARACTERS
+            console.print(f"  {name} = {shown[:SHOWN_CHARACTERS]}{'…' if is_cut else ''}")

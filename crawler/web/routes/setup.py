@@ -66,9 +66,8 @@ async def start(request: Request, user: EditorDep, store: StoreDep) -> Response:
     """Fetch a site's first pages, and continue with its patterns."""
     form = await Form.read(request)
     try:
-        url = site_setup.absolute(form["url"])
-        request.state.audit = f"fetch {url}"
-        problem = await _pages(request).explore(url)
+        request.state.audit = f"fetch {form['url']}"
+        url, problem = await _pages(request).explore(form["url"])
     except FreshetError as error:
         problem = str(error)
     if problem is not None:
@@ -345,9 +344,9 @@ class DefinitionNames(BaseModel):
 @api.post("/proposals", name="setup.api_proposals")
 async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> ProposedPatterns:
     """Fetch a few pages of a site, and return patterns for its list and item pages."""
-    url = site_setup.absolute(given.url)
     pages = _pages(request)
-    if (problem := await pages.explore(url)) is not None:
+    url, problem = await pages.explore(given.url)
+    if problem is not None:
         raise HTTPException(422, problem)
     proposals = await pages.proposals([url])
     return ProposedPatterns(

@@ -382,16 +382,18 @@ def test_list_shows_state_of_each_feed(freshet: Freshet, prepared: Db) -> None:
     store_feed(
         prepared, "https://f.example/", None, {"problems": ["no dates", "2 posts without id"]}
     )
+    last = {"reason": "1 of 3 confirmations"}
+    store_feed(prepared, "https://fa.example/", {"consecutive_gone": 1, "last_visit": last})
     feeds(freshet, "add", "--no-fetch", "https://g.example/")
     prepared.targets.insert_one(
         {"_id": "feeds https://post.example/", "spider": "feeds", "url": "https://post.example/",
          "kind": "item", "first_seen": NOW, "next_visit": NOW, "post": "feeds https://a.example/ 1"}
     )  # fmt: skip
     rows = listed(freshet)
-    assert [row["url"][8] for row in rows] == list("abcdefg")
+    assert [row["url"][8] for row in rows] == list("abcdeffg")
     assert [row["state"] for row in rows] == [
         "ok", "push active", "status 500", "gone", "alias of https://a.example/", "2 problems",
-        "never fetched",
+        "gone; 1 of 3 confirmations", "never fetched",
     ]  # fmt: skip
     assert [row["rate_per_week"] for row in rows[:2]] == [12.5, 3.5]
     assert rows[0]["title"] == "My title"

@@ -38,6 +38,7 @@ def test_target_without_response_stays_due(
     assert crawl.returncode == 0, log
     assert 0.8 < time.monotonic() - began < 20
     assert "requests in flight were dropped" in log
+    assert "1 still due because the run was stopped\n" in log
     assert database.visits.count_documents({}) == 1
     (left,) = database.targets.find({"visited_at": None})
     assert left["url"] == silent

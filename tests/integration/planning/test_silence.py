@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page
 
 pytestmark = pytest.mark.usefixtures("warm")
 SHOP = "https://shop.example"
+NO_FILE = Path("no-such-notify.toml")
 Stored = tuple[Db, str]
 
 
@@ -88,10 +90,31 @@ def test_page_alarm_lasts_until_the_page_changes(stored: Stored, freshet: Freshe
     raised = alarm["at"]
     assert check(freshet, "--check")[0]["at"] == raised, "a second check keeps the alarm"
     (stored_alarm,) = db.alarms.find()
-    assert (stored_alarm["notify"], stored_alarm["ended_at"]) == (True, None)
+    assert stored_alarm["ended_at"] is None
     db.targets.replace_one({"url": f"{SHOP}/0"}, page(f"{SHOP}/0", regular()))
     assert check(freshet, "--check") == []
     assert db.alarms.find_one()["ended_at"] is not None
+
+
+def test_only_alarms_that_a_rule_selects_are_marked_for_notifications(
+    stored: Stored, tmp_path: Path
+) -> None:
+    db, uri = stored
+    silences = [Silence(name, SHOP, NOW, NOW, 0.001, "no change") for name in ("shop", "blog")]
+    file = tmp_path / "notify.toml"
+
+    def record(now: datetime) -> list[str]:
+        names = ["shop", "blog"]
+        on(uri, lambda db: alarms.record_silences(db, names, [], now, file))
+        on(uri, lambda db: alarms.record_silences(db, names, silences, now, file))
+        return [row["spider"] for row in db.alarms.find({"notify": True})]
+
+    assert record(NOW) == []
+    db.alarms.delete_many({})
+    file.write_text(
+        '[[rules]]\nname = "a"\nsites = "shop"\nevents = "silent"\nchannels = "c"\n', "utf-8"
+    )
+    assert record(NOW) == ["shop"]
 
 
 def test_only_sites_with_alarms_are_listed(stored: Stored, freshet: Freshet) -> None:
@@ -101,7 +124,7 @@ def test_only_sites_with_alarms_are_listed(stored: Stored, freshet: Freshet) -> 
     silences = [Silence("shop", f"{SHOP}/{n}", NOW, NOW, n / 1e6, f"text {n}") for n in range(3)]
 
     async def record(db: Database) -> int:
-        return await alarms.record_silences(db, ["shop"], silences, NOW)
+        return await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
 
     assert on(uri, record) == 3
     lines = run(freshet, "silence", "--limit", "2", hours=clock()).out.splitlines()
@@ -244,8 +267,8 @@ def test_alarms_are_bounded_and_expire_after_a_year(
     ]
 
     async def record(db: Database) -> tuple[int, int, int]:
-        first = await alarms.record_silences(db, ["shop"], silences, NOW)
-        again = await alarms.record_silences(db, ["shop"], silences, NOW)
+        first = await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
+        again = await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
         shown = await alarms.open_alarms(db, ["shop"])
         assert shown[0]["target"] == f"{SHOP}/0"
         return first, again, len(shown)
@@ -253,7 +276,7 @@ def test_alarms_are_bounded_and_expire_after_a_year(
     assert on(uri, record) == (1000, 0, 1000)
     for later, left in ((0, 1000), (364, 1000), (366, 0)):
         at = NOW + timedelta(days=later)
-        on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at))
+        on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at, NO_FILE))
         assert db.alarms.count_documents({}) == left
 
 

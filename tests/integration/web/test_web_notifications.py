@@ -13,7 +13,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.storage.client import opened
-from crawler.storage.writer import WantedEvents
+from crawler.storage.notification_rules import WantedEvents
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db
 from tests.integration.notify.webhooks import Hooks, serving, status

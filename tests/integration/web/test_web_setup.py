@@ -171,6 +171,13 @@ def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
     assert "frame-src 'self'" in page.headers["content-security-policy"]
 
 
+def test_a_host_without_a_scheme_may_have_no_https(local: Browser, site: Site) -> None:
+    site.pages["http://plain.example/"] = site.pages[HOME]
+    response = begin(local, "plain.example")
+    assert response.headers["location"] == "/setup/new?url=http%3A%2F%2Fplain.example%2F"
+    assert site.requests[:2] == ["https://plain.example/", "http://plain.example/"]
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [

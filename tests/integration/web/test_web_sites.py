@@ -348,6 +348,10 @@ def test_page_of_a_site_shows_alarms_and_paused_hosts(local: Browser, database: 
     assert {each["target"]: each["text"] for each in answer["alarms"]} == texts
     assert answer["paused_hosts"] == {"a": f"{until:%Y-%m-%dT%H:%M:%S}Z"}
     assert answer["site"]["last_visits"] == 0, "a run that visited nothing"
+    assert answer["site"]["next_visit"] == f"{until:%Y-%m-%dT%H:%M:%S}Z"
+    put_target(database, "shop", "http://b/1", next_visit=NOW, host="b")
+    (row,) = local.get("/api/v1/sites").json()["sites"]
+    assert row["next_visit"] == f"{NOW:%Y-%m-%dT%H:%M:%S}Z", "another host is due"
     page = local.get("/sites/shop").text
     assert all(text in page for text in texts.values())
     assert "no visits until" in page

@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 LEFT_OVER = ("over_cap", "closed", "over_limit")
 # Maximum number of unmatched links that a process keeps as examples.
 MAX_UNMATCHED_LINKS = 200
+# Number of failed visits with the same problem that a run logs, and of problems that it counts.
+MAX_SAME_PROBLEM, MAX_PROBLEMS = 10, 1000
 FAILED = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 # Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
@@ -76,6 +78,7 @@ class Session:
     own:       counts of only this process, once it has left the run
     links:     examples of links that this process has seen
     failure_example: URL and reason of the last failed visit of this process; empty without one
+    failures:  number of failed visits of this process by problem
     warnings:  warnings about the run, once it is summed up
     is_full:   whether this is a full run, which ignores the caps
     end_state: state of the spider after the run, once the run is summed up
@@ -114,6 +117,7 @@ class Session:
         self.own: Counter[str] = Counter()
         self.links = LinkCounts(MAX_UNMATCHED_LINKS)
         self.failure_example = ""
+        self.failures: Counter[str] = Counter()
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
         self.flaw: FreshetError | None = None
@@ -194,7 +198,7 @@ class Session:
             self.failure_example = f"{target.url}: {reason or visit.outcome}"
             is_of_host = reason.endswith(HOST_ERRORS) or self.limits.is_unreachable(target.host)
             if not visit.fetched.shared_fetch and not is_of_host:
-                logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
+                self._log_failure(target, f"{visit.outcome}: {reason}")
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
         if visit is not None and visit.fetched.link_counts is not None:
@@ -466,6 +470,16 @@ class Session:
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(NOTE_SECONDS):
                 await runs.fail(self.db, self.spider, self.started, now, str(self.error))
+
+    def _log_failure(self, target: Target, problem: str) -> None:
+        """Log a failed visit; of many with the same problem, only the first ones."""
+        if len(self.failures) < MAX_PROBLEMS or problem in self.failures:
+            self.failures[problem] += 1
+        n = self.failures[problem]
+        if n == MAX_SAME_PROBLEM:
+            problem += f" (no more are logged; scrapy targets {self.spider} --errors lists all)"
+        if n <= MAX_SAME_PROBLEM:
+            logger.warning("%s: %s", target.url, problem)
 
     def _forget_watch(self) -> None:
         for name in SWALLOWING:

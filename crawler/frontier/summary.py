@@ -131,7 +131,7 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         parts.append(_outcomes(counts))
     elif due:
         are = "target is" if due == 1 else "targets are"
-        parts.append(f"nothing visited: {due:.0f} {are} due{reasons}")
+        parts.append(f"nothing visited: {due:.0f} {are} still due{reasons}")
     elif session.end_state is None or not session.end_state.remaining.targets:
         parts.append(
             "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; "
@@ -213,9 +213,9 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         why.append(f"{given} was reached (run again to continue, or omit the limit)")
     paused_hosts = list(session.end_state.paused_hosts.items()) if session.end_state else []
     for host, until in paused_hosts[:MAX_SHOWN_HOSTS]:
-        why.append(f"{host} requested a pause until {moment(until, now)}")
+        why.append(f"{host} is paused until {moment(until, now)}")
     if len(paused_hosts) > MAX_SHOWN_HOSTS:
-        why.append(f"{count(len(paused_hosts) - MAX_SHOWN_HOSTS, 'more host')} requested pauses")
+        why.append(f"{count(len(paused_hosts) - MAX_SHOWN_HOSTS, 'more host')} paused")
     cap = session.limits.cap
     if session.frontier.is_shared:
         # The number of other workers' requests is unknown, so infer the cap from the other reasons.

@@ -286,8 +286,7 @@ def judge_run(
         return ok(Check.LAST_RUN, message, of=name)
     ago = span((now - fetches.at).total_seconds())
     share = fetches.failed / fetches.visits
-    which = "all of" if share == 1 else f"{fetches.failed:,} of"
-    message += f"; {which} {count(fetches.visits, 'page')} failed {ago} ago"
+    message += f"; {fetches.failed:,} of {count(fetches.visits, 'page')} failed {ago} ago"
     if fetches.reason is not None:
         message += f", most often: {fetches.reason} ({fetches.url})"
     if share < MAX_FAILED_SHARE:

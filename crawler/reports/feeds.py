@@ -241,7 +241,7 @@ def _error(target: Document, monitor: Document) -> str | None:
         return None
     last = target.get("last_visit") or {}
     if not target.get("consecutive_errors"):
-        return "; ".join(filter(None, ("gone", last.get("reason"))))
+        return ": ".join(filter(None, ("gone", last.get("reason"))))
     return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")
 
 

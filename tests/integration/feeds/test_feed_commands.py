@@ -393,7 +393,7 @@ def test_list_shows_state_of_each_feed(freshet: Freshet, prepared: Db) -> None:
     assert [row["url"][8] for row in rows] == list("abcdeffg")
     assert [row["state"] for row in rows] == [
         "ok", "push active", "status 500", "gone", "alias of https://a.example/", "2 problems",
-        "gone; 1 of 3 confirmations", "never fetched",
+        "gone: 1 of 3 confirmations", "never fetched",
     ]  # fmt: skip
     assert [row["rate_per_week"] for row in rows[:2]] == [12.5, 3.5]
     assert rows[0]["title"] == "My title"

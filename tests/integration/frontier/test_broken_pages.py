@@ -41,6 +41,20 @@ def changes(db: Db, url: str) -> int:
     return len(target(db, url)["history"]["changes"]) // 12
 
 
+def test_only_the_first_failures_with_the_same_problem_are_logged(
+    freshet: Freshet, pages: Pages
+) -> None:
+    write(pages, {})
+    fields = {"price": "b.no-such-class"}
+    start, items = f"{pages.url}/list.html", r"/item-\d+\.html$"
+    wrapper = freshet.wrapper("pages", start_urls=[start], item_pages=items, fields=fields)
+    log = freshet.crawl(wrapper, code=1).err
+    lines = [line for line in log.splitlines() if "error: none of the fields found" in line]
+    assert len(lines) == 10
+    assert lines[-1].endswith("(no more are logged; scrapy targets pages --errors lists all)")
+    assert "12 item pages fetched, none read (12 failed)" in log
+
+
 def test_broken_pages_have_a_reason_and_an_alarm_until_they_work_again(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

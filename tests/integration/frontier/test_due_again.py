@@ -260,7 +260,7 @@ def test_edit_does_not_shorten_retry_after(freshet: Freshet, database: Db, flaky
     log = freshet.crawl(shop(freshet, flaky, fields={"title": "h2"})).err
     assert asked() == {}
     line = closing(log)
-    held = r"nothing visited: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
+    held = r"nothing visited: \d+ targets are still due because 127.0.0.1 is paused until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
 
@@ -428,8 +428,8 @@ def test_closing_line_shows_when_site_opens(freshet: Freshet, flaky: str) -> Non
     line = closing(freshet.crawl(shop(freshet, flaky, visiting_hours=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
-        "nothing visited: 1 target is due because the site definition's windows or blackout allow "
-        f"no visits until {opens}"
+        "nothing visited: 1 target is still due because the site definition's windows or blackout "
+        f"allow no visits until {opens}"
     )
     assert asked() == {}
 

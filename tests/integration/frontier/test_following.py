@@ -203,7 +203,7 @@ def test_daily_cap_covers_all_runs_and_prefers_valuable_pages(
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
     log = crawl(26)
     assert len(asked(pages)) == 3, "the day's requests are used up"
-    assert re.search(rf"nothing visited: {left} targets are due because {reached}", log)
+    assert re.search(rf"nothing visited: {left} targets are still due because {reached}", log)
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 

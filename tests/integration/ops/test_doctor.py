@@ -223,7 +223,7 @@ def test_failing_pages_and_stored_definition_are_reported(
     freshet.crawl(file, code=1)
     problem, _ = problems_of(quick(freshet))
     assert (problem["check"], problem["of"], problem["status"]) == ("last run", "shop", "warning")
-    assert "; all of 1 page failed " in problem["found"]
+    assert "; 1 of 1 page failed " in problem["found"]
     assert f"({pages.url}/list.html)" in problem["found"]
     assert problem["fix"] == "scrapy targets shop --errors lists the pages"
     file.unlink()

@@ -361,7 +361,7 @@ def at(hours_ago: float) -> datetime:
         ),
         (
             LastRun(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), WARNING,
-            "ended 2 h ago (finished); nothing is due; all of 1 page failed 2 h ago",
+            "ended 2 h ago (finished); nothing is due; 1 of 1 page failed 2 h ago",
         ),
     ],
 )  # fmt: skip

@@ -198,6 +198,10 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         rows = np.flatnonzero(seen & ~are(gathered.watched, Kind.FEED))
         population, past = gathered.population.of(rows), gathered.histories.of(rows)
         span = self.span_of((past.since, past.until))
+        if span.stop - span.split < DAY_HOURS:
+            raise ConfigError(
+                "less than a day of visits to simulate. Run scrapy simulate after a week of visits"
+            )
         zones = tuple(dict.fromkeys(population.zones))
         population = replace(population, walls=walls_of(zones, span.start, span.stop))
         changes, ends = Times(past.first, past.by), np.full(len(rows), np.inf)

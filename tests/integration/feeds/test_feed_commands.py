@@ -402,7 +402,7 @@ def test_list_shows_state_of_each_feed(freshet: Freshet, prepared: Db) -> None:
     assert rows[1]["push"]["hub"] == "https://hub.example/"
     assert "s3cret" not in json.dumps(rows)
     assert "t0ken" not in json.dumps(rows)
-    assert (rows[6]["rate_per_week"], rows[6]["feed_size"], rows[6]["last_visit"]) == (
+    assert (rows[7]["rate_per_week"], rows[7]["feed_size"], rows[7]["last_visit"]) == (
         None,
         None,
         None,
@@ -414,8 +414,10 @@ def test_list_shows_state_of_each_feed(freshet: Freshet, prepared: Db) -> None:
     assert " ".join(table[1].split()) == "feed URL a week size fetched next missed state"
     assert " ".join(table[3].split()) == "My title https://a.example/ 12.5 10 3 h ago in 5 h 3 ok"
     assert table[4].split()[4:] == ["3.5", "15+", "3", "h", "ago", "in", "5", "h", "push", "active"]
-    assert table[-1] == "7 feeds"
-    assert max(map(len, feeds(freshet, "list", COLUMNS=80).out.splitlines())) <= 80
+    assert table[-1] == "8 feeds"
+    narrow = feeds(freshet, "list", COLUMNS=80).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "confirmations" in narrow, "states are not cut off"
 
 
 def test_rate_assumes_history_of_at_least_one_week(freshet: Freshet, prepared: Db) -> None:

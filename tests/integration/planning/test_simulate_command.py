@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from crawler.planning.traces import read_trace
+from crawler.storage.targets import history_document, in_minutes
 from schedules.evaluation.score import score
-from schedules.history import Times
+from schedules.history import History, Times
 from tests.integration.harness import Db, Freshet, Result
 from tests.integration.inside import run
-from tests.integration.known_pages import clock, page, put, spread
+from tests.integration.known_pages import HOUR, NOW, clock, page, put, spread
 
 # Path of a folder with pages/changes.csv.gz and pages/pages.csv, the trace of real pages.
 EVAL_DATA = os.environ.get("EVAL_DATA")
@@ -320,6 +321,15 @@ def test_stored_history_is_simulated(stored: tuple[Db, str], freshet: Freshet) -
     of_one = json.loads(simulated_history(freshet, "shop", "--policy", "uniform", "--json").out)
     assert of_one == simulation
     assert "no targets of 'shoe'" in simulated_history(freshet, "shoe", code=1).complaint
+
+
+def test_a_history_of_hours_is_too_short_to_simulate(
+    stored: tuple[Db, str], freshet: Freshet
+) -> None:
+    first, last = in_minutes(NOW - 9 * HOUR), in_minutes(NOW - HOUR)
+    history = history_document(History.begin(first).seen(last, changed=True))
+    put(*stored, [page("https://shop.example/1", history=history)])
+    assert "less than a day of visits" in simulated_history(freshet, code=1).complaint
 
 
 def test_history_simulation_defaults_to_the_current_budget(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import sysconfig
 import time
 from collections import deque
 from pathlib import Path
@@ -18,14 +17,6 @@ from pathlib import Path
 STEP = 10
 # Number of lines of pip's log to print if it fails.
 LAST_LINES = 30
-# Python runs this line before it imports Scrapy, which takes longer than all other imports: without
-# it, Ctrl-C during that time prints a traceback. Then crawler/utils/process.py takes over.
-STARTUP = """\
-import sys; sys.excepthook = lambda kind, error, trace, usual=sys.excepthook: \
-sys.stderr.write("\\nscrapy: interrupted\\n") \
-if kind is KeyboardInterrupt and any(word.split("/")[-1] == "scrapy" \
-for word in sys.orig_argv[1:3]) else usual(kind, error, trace)
-"""
 
 
 def main(lock: str) -> int:
@@ -50,8 +41,6 @@ def main(lock: str) -> int:
             elif line.startswith("Installing collected packages"):
                 show(f"installing {n} packages", is_step=True)
     if pip.returncode == 0:
-        startup = Path(sysconfig.get_path("purelib")) / "freshet_startup.pth"
-        startup.write_text(STARTUP, encoding="utf-8")
         show(f"{n} packages installed in {time.monotonic() - began:.0f} s", is_step=True)
     if sys.stdout.isatty():
         print(flush=True)

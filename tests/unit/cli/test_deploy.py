@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ from crawler.ops.jobs import with_files
 from crawler.ops.schedule import SERVICE, WEB, WORKER, periodic_jobs, unit
 from crawler.ops.service import REST_SECONDS
 from crawler.storage.client import with_database
-from deploy.install import STARTUP
 
 ROOT = Path(__file__).resolve().parents[3]
 Part = dict[str, Any]
@@ -288,16 +286,3 @@ def test_failed_installation_prints_the_cause(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "No matching distribution found for no-such-package==1.0" in done.stderr
-
-
-@pytest.mark.parametrize(("program", "is_short"), [("scrapy", True), ("other", False)])
-def test_ctrl_c_during_the_first_imports_prints_one_line(
-    tmp_path: Path, program: str, is_short: bool
-) -> None:
-    (tmp_path / "startup.pth").write_text(STARTUP, encoding="utf-8")
-    script = tmp_path / program
-    script.write_text(f"import site; site.addsitedir({str(tmp_path)!r}); raise KeyboardInterrupt")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGINT
-    assert (done.stderr == "\nscrapy: interrupted\n") is is_short
-    assert ("Traceback" in done.stderr) is not is_short

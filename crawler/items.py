@@ -219,6 +219,7 @@ class LinkCount(StrEnum):
 
 
 WEEK = timedelta(weeks=1)
+RECHECK = 4 * WEEK
 # A hub that has not delivered a post this long after its publication has failed.
 HUB_PATIENCE = timedelta(hours=1)
 SEEN = frozenset({Outcome.NEW, Outcome.CHANGED, Outcome.UNCHANGED, Outcome.NOT_MODIFIED})
@@ -291,7 +292,8 @@ class Target:
     redundant_lists: number of redundant list pages in a row on the way to this target
     is_redundant: whether this list page showed no items, or only those of other pages of its list
     post:         `_id` of the feed post whose page this is; such a page is fetched once
-    moved_to:     URL to which the feed has permanently redirected `moves` times in a row
+    moved_to:     URL to which this URL has permanently redirected on `moves` visits in a row
+    moved_at:     last visit on which a page's own URL redirected there
     execution_ms: mean time of a cell's recent refreshes
     kept_bytes:   upper bound of the size of all stored versions
     visited_at:   time of the last visit
@@ -330,6 +332,7 @@ class Target:
     post: str | None = None
     moved_to: str | None = None
     moves: int = 0
+    moved_at: datetime | None = None
     next_visit: datetime | None = None
     execution_ms: float | None = None
     kept_bytes: int = 0
@@ -357,6 +360,17 @@ class Target:
         last_change = self.history.last_change or self.history.since
         quiet_since = datetime.fromtimestamp(60 * last_change, UTC)
         return (now - quiet_since) // WEEK > (self.visited_at - quiet_since) // WEEK
+
+    def url_at(self, now: datetime, confirmations: int) -> str:
+        """Return the URL to request: that to which the page has moved permanently, else its own.
+
+        Once in RECHECK, the page's own URL is requested, in case it no longer redirects.
+
+        confirmations: number of visits in a row that have to find the redirect
+        """
+        if self.moved_to is None or self.moved_at is None or self.moves < confirmations:
+            return self.url
+        return self.url if now - self.moved_at >= RECHECK else self.moved_to
 
     @property
     def cell(self) -> str | None:
@@ -435,6 +449,7 @@ class Fetched:
     document:       parsed document of a feed
     posts:          normalized entries of `document`
     moved_to:       final URL if all redirects were permanent
+    is_direct:      the request went to the `moved_to` of the target, not to its own URL
     fresh_hours: how long the response stays fresh according to its Cache-Control header
     push:           `_id` of the WebSub delivery with this document; None for a poll. A hub may
                     leave out old posts, so a post that is not in a delivery may still exist
@@ -468,6 +483,7 @@ class Fetched:
     document: FeedDocument | None = None
     posts: tuple[Post, ...] = ()
     moved_to: str | None = None
+    is_direct: bool = False
     fresh_hours: float | None = None
     push: str | None = None
     pushed_at: datetime | None = None

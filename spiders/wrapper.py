@@ -43,12 +43,14 @@ from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load
 from crawler.extract.page_values import page_values
 from crawler.extract.response import (
+    DIRECT,
     HANDLED,
     PageParts,
     asks_password,
     decoded,
     failure_text,
     is_long,
+    moved_to,
     page_of,
     page_problem,
     parts_of,
@@ -275,9 +277,13 @@ class WrapperSpider(Spider):
         meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
         if self.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
-        meta["verbatim_url"] = is_plain(target.url)  # saves 3 % of the time of a page
+        url = target.url
+        if target.moved_to is not None and not self.full:
+            url = target.url_at(self.clock.now(), self.config.gone_confirmations)
+            meta[DIRECT] = url != target.url
+        meta["verbatim_url"] = is_plain(url)  # saves 3 % of the time of a page
         request = Request(
-            target.url, self.parse_target, meta=meta, dont_filter=True, errback=self.parse_failure
+            url, self.parse_target, meta=meta, dont_filter=True, errback=self.parse_failure
         )
         # A redirect copies this, and its URL may need escapes.
         del request.meta["verbatim_url"]
@@ -391,8 +397,7 @@ class WrapperSpider(Spider):
     ) -> Fetched | Skipped:
         if isinstance(failure.value, NotRequested):
             request: Request = failure.request  # type: ignore[attr-defined]
-            first_url = request.meta.get("redirect_urls", [request.url])[0]
-            has_left = host_of(first_url) != host_of(request.url)
+            has_left = host_of(target.url) != host_of(request.url)
             ended = isinstance(failure.value, RunEnded)
             return Skipped(target, str(failure.value), ended, has_left)
         scheme = self.wrapper.selector_digest_of(target)
@@ -426,7 +431,7 @@ class WrapperSpider(Spider):
         """Create a Fetched with the metadata of a response, before its content is extracted."""
         is_moved = response.url != target.url
         final = self.wrapper.canonical(response.url) if is_moved else target.url
-        now = self.clock.now()
+        final_url, now = final if final != target.url else None, self.clock.now()
         return Fetched(
             target,
             now,
@@ -436,7 +441,9 @@ class WrapperSpider(Spider):
             size=len(response.body),
             raw_hash=raw_hash(response.body),
             validators=validators_of(response, now),
-            final_url=final if final != target.url else None,
+            final_url=final_url,
+            moved_to=moved_to(response, final_url),
+            is_direct=response.meta.get(DIRECT, False),
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,
             archived=response.meta.get(ARCHIVED),
@@ -622,7 +629,7 @@ class CellReader:
     async def _read(self, response: Response, target: Target) -> Fetched:
         fetched = self.spider.fetched(response, target)
         # A redirect of the page does not make the cell an alias of another target.
-        fetched.final_url = None
+        fetched.final_url = fetched.moved_to = None
         cell = self._cell(target)
         if cell.database is None:
             page = decoded(response) if isinstance(response, TextResponse) else response

@@ -43,6 +43,8 @@ LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp
 # Encodings with zero bytes in markup.
 WIDE = ("utf-16", "utf-32")
 PERMANENT = frozenset({301, 308})
+# Key in the meta of a request: whether its URL is that to which the page of its target has moved.
+DIRECT = "direct"
 MAX_VALIDATOR_BYTES = 1000
 YEAR = re.compile(r"\b\d{4}\b")
 # Clocks of servers may be ahead, and some send local times as GMT.
@@ -270,9 +272,13 @@ def release_page(response: Response) -> None:
 
 
 def moved_to(response: Response, final_url: str | None) -> str | None:
-    """Return the final URL if all redirects to it were permanent, else None."""
+    """Return the final URL if all redirects to it were permanent, else None.
+
+    A request for the URL to which a page has moved counts as such a redirect.
+    """
     reasons = response.meta.get("redirect_reasons") or ()
-    return final_url if reasons and PERMANENT.issuperset(reasons) else None
+    is_moved = reasons or response.meta.get(DIRECT)
+    return final_url if is_moved and PERMANENT.issuperset(reasons) else None
 
 
 def fresh_hours(response: Response) -> float | None:

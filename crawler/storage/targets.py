@@ -189,6 +189,7 @@ def from_document(document: Document) -> Target:
         post=document.get("post"),
         moved_to=document.get("moved_to"),
         moves=document.get("moves", 0),
+        moved_at=document.get("moved_at"),
         next_visit=document["next_visit"],
         execution_ms=document.get("execution_ms"),
         kept_bytes=document.get("kept_bytes", 0),
@@ -276,11 +277,8 @@ def update_of(visit: Visit) -> UpdateOne:
     if visit.missed_visits:
         state["missed_visits"] = target.missed_visits + visit.missed_visits
     update: Document = {"$set": state}
-    if target.kind is Kind.FEED and visit.outcome in SEEN:
-        # The URL that the feed moved to, and the number of consecutive visits that found it.
-        is_again = fetched.moved_to is not None and fetched.moved_to == target.moved_to
-        state["moved_to"] = fetched.moved_to
-        state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
+    if fetched.moved_to or target.moved_to:
+        state |= _move_state(visit)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
         update["$unset"] = {"history": "", "field_history": "", "plan": ""}
@@ -296,6 +294,21 @@ def update_of(visit: Visit) -> UpdateOne:
             state["feed_size"] = planned_feed_size(visit.collected.monitor)
             state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
     return UpdateOne(_unless_taken_over(visit), _with_breakage(update, visit))
+
+
+def _move_state(visit: Visit) -> Document:
+    """Return the URL that a target moved to, and the number of consecutive visits that found it.
+
+    A failed visit ends the move of a page, so that the next one requests the page's own URL.
+    """
+    fetched, target = visit.fetched, visit.fetched.target
+    if visit.outcome not in SEEN and target.kind is Kind.FEED:
+        return {}
+    if visit.outcome not in SEEN or visit.alias_of is not None or fetched.moved_to is None:
+        return {"moved_to": None, "moves": 0}
+    is_again = fetched.moved_to == target.moved_to
+    state: Document = {"moved_to": fetched.moved_to, "moves": target.moves + 1 if is_again else 1}
+    return state if fetched.is_direct else state | {"moved_at": fetched.at}
 
 
 def _with_breakage(update: Document, visit: Visit) -> Document:

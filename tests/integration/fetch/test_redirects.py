@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.integration.harness import Db, Freshet, Pages, asked, target, urls, visits
+from tests.integration.raw_server import RawServer, page
 from tests.site.running import RunningSite
 
 # A folder URL without a trailing slash redirects to the URL with one.
@@ -226,3 +230,87 @@ def test_post_has_categories_of_page_and_alias(
     freshet.crawl(wrapper)
     (post,) = database.posts.find()
     assert sorted(post["categories"]) == ["blue", "red"]
+
+
+# Pages that have moved permanently: after three visits, they are fetched at their new URL.
+
+ONE = page("<h1>One</h1>")
+LIST = page("<a href=/item-1>1</a>")
+
+
+def redirect(status: int, to: str) -> bytes:
+    return page("", f"Location: {to}", status=f"{status} Redirect")
+
+
+@pytest.fixture
+def server() -> Iterator[RawServer]:
+    """Serve an item that has moved permanently."""
+    with RawServer() as server:
+        server.answers = {"/list": LIST, "/item-1": redirect(301, "/new-1"), "/new-1": ONE}
+        yield server
+
+
+def paths_of(freshet: Freshet, server: RawServer, hours: float) -> list[str]:
+    """Crawl, and return the requested paths of items."""
+    definition = freshet.wrapper(
+        "moved", start_urls=[f"{server.url}/list"], item_pages="/(item|new)-", robots=False,
+        fields={"title": "h1"}, item_interval_hours=1,
+    )  # fmt: skip
+    server.asked.clear()
+    freshet.crawl(definition, hours=hours)
+    return [path for path in server.asked if path != "/list"]
+
+
+def test_moved_page_is_fetched_at_its_new_url(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    server.answers["/new-1"] = [ONE, ONE, page("<h1>Won</h1>")]
+    asked = [paths_of(freshet, server, hours) for hours in (0, 2, 4, 6)]
+    server.answers["/list"] = page("<a href=/item-1>1</a><a href=/new-1>1</a>")
+    asked.append(paths_of(freshet, server, 8))
+    assert asked == [["/item-1", "/new-1"]] * 3 + [["/new-1"]] * 2
+    item = target(database, f"{server.url}/item-1")
+    assert [visit["outcome"] for visit in visits(database, target=item["url"])] == [
+        "new", "unchanged", "changed", "unchanged", "unchanged",
+    ]  # fmt: skip
+    assert urls(database.posts.find()) == {item["url"]}
+    assert database.targets.count_documents({"kind": "item"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "outcomes"),
+    [
+        pytest.param(page("", status="404 Not Found"), ["gone", "changed"], id="is-gone"),
+        pytest.param(redirect(301, "/item-1"), ["changed", "unchanged"], id="redirects-back"),
+    ],
+)
+def test_page_that_moves_back_is_fetched_at_its_own_url(
+    freshet: Freshet, database: Db, server: RawServer, new: bytes, outcomes: list[str]
+) -> None:
+    for hours in (0, 2, 4):
+        paths_of(freshet, server, hours)
+    server.answers |= {"/item-1": page("<h1>Own</h1>"), "/new-1": new}
+    assert paths_of(freshet, server, 6)[0] == "/new-1"
+    assert paths_of(freshet, server, 32) == ["/item-1"]
+    found = visits(database, target=f"{server.url}/item-1")
+    assert [visit["outcome"] for visit in found[3:]] == outcomes
+
+
+def test_own_url_of_moved_page_is_checked_every_four_weeks(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    for hours in (0, 2, 4):
+        paths_of(freshet, server, hours)
+    server.answers["/item-1"] = page("<h1>Another page</h1>")
+    month = 4 + 28 * 24
+    asked = [paths_of(freshet, server, hours) for hours in (month - 1, month + 1)]
+    assert asked == [["/new-1"], ["/item-1"]]
+    assert database.posts.distinct("title") == ["Another page"]
+
+
+def test_temporary_redirect_is_followed_at_each_visit(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    server.answers["/item-1"] = redirect(302, "/new-1")
+    asked = [paths_of(freshet, server, hours) for hours in (0, 2, 4, 6)]
+    assert asked == [["/item-1", "/new-1"]] * 4

@@ -145,6 +145,20 @@ def changed_digest(fetched: Fetched) -> str | None:
     return fetched.content_hash if (fetched.content or {}).get("main_text") else None
 
 
+def is_replaced(fetched: Fetched, old: Mapping[str, Any]) -> bool:
+    """Return whether an item newly redirects to a page that has none of its former values.
+
+    A page that moved keeps its title at least.
+    """
+    target, new = fetched.target, fetched.content or {}
+    is_new_redirect = fetched.final_url not in (None, target.final_url)
+    is_comparable = fetched.selector_digest == target.selector_digest
+    if target.kind is not Kind.ITEM or not (is_new_redirect and is_comparable):
+        return False
+    values = {name: value for name, value in old.items() if value not in NOTHING}
+    return bool(values) and all(new.get(name) != value for name, value in values.items())
+
+
 def lost_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the names of fields with a value in the old content but not in the new one."""
     return [name for name, value in old.items() if value not in NOTHING and not _has(new, name)]

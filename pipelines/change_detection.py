@@ -33,7 +33,7 @@ from crawler.storage import posts
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import EPOCH, NEVER
-from pipelines.broken import BreakageDetector, settle_stand_in
+from pipelines.broken import BreakageDetector, is_replaced, settle_stand_in
 from schedules import calendar
 from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
@@ -135,6 +135,8 @@ class ChangesPipeline(SessionPipeline):
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
             old = await self.session.writer.old_contents.of(item) if visit.changed else None
+            if old is not None and self._is_other_page(item, old):
+                return as_gone(item, self.rules)
             if old is not None:
                 visit.diff_size = await self._diff_size(item, old)
             visit.broken = await self.detector.state(visit, old)
@@ -147,6 +149,11 @@ class ChangesPipeline(SessionPipeline):
             logger.exception("Processing %s failed", item.target.url)
             return as_error(item, UNDECIDED, error, self.rules)
         return visit
+
+    def _is_other_page(self, fetched: Fetched, old: Document) -> bool:
+        """Return whether an item redirects to a page that is not an item, such as a search."""
+        is_item = self.session.wrapper.match(fetched.final_url or "").kind is Kind.ITEM
+        return not is_item and is_replaced(fetched, old)
 
     async def _diff_size(self, fetched: Fetched, old: Document) -> int:
         from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
@@ -189,6 +196,15 @@ def as_broken(fetched: Fetched, broken: Broken, rules: Rules) -> Visit:
     fetched.content = fetched.links = fetched.content_hash = None
     visit = decide(fetched, rules)
     visit.broken = continued(broken, fetched.target.broken)
+    return visit
+
+
+def as_gone(fetched: Fetched, rules: Rules) -> Visit:
+    """Return a visit without content for an item that another page replaced."""
+    fetched.outcome, fetched.reason = Outcome.GONE, f"redirects to {fetched.final_url}"
+    fetched.content = fetched.links = fetched.content_hash = None
+    visit = decide(fetched, rules)
+    visit.broken = fetched.target.broken
     return visit
 
 

@@ -78,7 +78,7 @@ from crawler.utils.sandbox import (
     time_limit,
 )
 from crawler.utils.text import storable_name
-from crawler.utils.urls import host_of, is_plain
+from crawler.utils.urls import host_of, is_plain, item_key
 
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
@@ -461,15 +461,18 @@ class WrapperSpider(Spider):
             self._read_item(response, fetched)
 
     def _redirect_outcome(self, fetched: Fetched) -> tuple[Outcome, str] | None:
-        """Return an outcome if the page redirects to another site, or an item to a list page."""
+        """Return an outcome if the page redirects to another site, or an item to a list or home."""
         final = fetched.final_url
         if final is None:
             return None
         reason = f"redirects to {final}"
         if not self.wrapper.is_own(final):
             return Outcome.ERROR, reason
-        is_list = self.wrapper.match(final).kind is Kind.LIST
-        if fetched.target.kind is Kind.ITEM and is_list:
+        if fetched.target.kind is not Kind.ITEM:
+            return None
+        match = self.wrapper.match(final)
+        is_home = item_key(final) is None and item_key(fetched.target.url) is not None
+        if match.kind is Kind.LIST or (is_home and match.kind is None):
             return Outcome.GONE, reason
         return None
 

@@ -314,3 +314,56 @@ def test_temporary_redirect_is_followed_at_each_visit(
     server.answers["/item-1"] = redirect(302, "/new-1")
     asked = [paths_of(freshet, server, hours) for hours in (0, 2, 4, 6)]
     assert asked == [["/item-1", "/new-1"]] * 4
+
+
+# Items that redirect to pages of another kind.
+
+
+@pytest.mark.parametrize(
+    ("to", "outcome", "titles"),
+    [
+        pytest.param("/", "gone", ["One", "Two"], id="home-page"),
+        pytest.param("/search?q=1", "gone", ["One", "Two"], id="page-without-its-values"),
+        pytest.param("/moved", "changed", ["One", "Two"], id="page-with-its-title"),
+        pytest.param("/new-1", "changed", ["Two", "Won"], id="item"),
+    ],
+)
+def test_item_that_redirects_to_another_page(
+    freshet: Freshet, database: Db, server: RawServer, to: str, outcome: str, titles: list[str]
+) -> None:
+    definition = freshet.wrapper(
+        "shop", start_urls=[f"{server.url}/list"], item_pages="/(item|new)-", robots=False,
+        fields={"title": "h1", "price": "b"}, item_interval_hours=1,
+    )  # fmt: skip
+    server.answers = {
+        "/list": page("<a href=/item-1>1</a><a href=/item-2>2</a>"),
+        "/item-1": page("<h1>One</h1><b>1 EUR</b>"),
+        "/item-2": page("<h1>Two</h1><b>2 EUR</b>"),
+        "/": page("<h1>Shop</h1><p>Offers</p>"),
+        "/search?q=1": page("<h1>Results</h1>"),
+        "/moved": page("<h1>One</h1><b>3 EUR</b>"),
+        "/new-1": page("<h1>Won</h1><b>4 EUR</b>"),
+    }
+    freshet.crawl(definition)
+    server.answers["/item-1"] = redirect(302, to)
+    freshet.crawl(definition, hours=2)
+    (*_, last) = visits(database, target=f"{server.url}/item-1")
+    assert last["outcome"] == outcome
+    assert sorted(post["title"] for post in database.posts.find()) == titles
+
+
+def test_items_that_redirect_to_one_other_page_keep_their_posts(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    server.answers = {
+        "/list": page("<a href=/item-1>1</a><a href=/item-2>2</a>"),
+        "/item-1": page("<h1>One</h1>"),
+        "/item-2": page("<h1>Two</h1>"),
+        "/welcome": page("<h1>Shop</h1>"),
+    }
+    paths_of(freshet, server, 0)
+    server.answers |= {path: redirect(301, "/welcome") for path in ("/item-1", "/item-2")}
+    for hours in (2, 30):
+        paths_of(freshet, server, hours)
+    assert sorted(post["title"] for post in database.posts.find()) == ["One", "Two"]
+    assert database.targets.count_documents({"consecutive_gone": 2}) == 2

@@ -292,6 +292,8 @@ class Target:
     redundant_lists: number of redundant list pages in a row on the way to this target
     is_redundant: whether this list page showed no items, or only those of other pages of its list
     post:         `_id` of the feed post whose page this is; such a page is fetched once
+    canonical_url: URL of another item that the page states as its canonical one
+    alias_of:     URL of the target that has the content of this one
     moved_to:     URL to which this URL has permanently redirected on `moves` visits in a row
     moved_at:     last visit on which a page's own URL redirected there
     execution_ms: mean time of a cell's recent refreshes
@@ -330,6 +332,8 @@ class Target:
     redundant_lists: int = 0
     is_redundant: bool = False
     post: str | None = None
+    canonical_url: str | None = None
+    alias_of: str | None = None
     moved_to: str | None = None
     moves: int = 0
     moved_at: datetime | None = None
@@ -450,6 +454,7 @@ class Fetched:
     posts:          normalized entries of `document`
     moved_to:       final URL if all redirects were permanent
     is_direct:      the request went to the `moved_to` of the target, not to its own URL
+    canonical_url:  URL of another item that the page states as its canonical one
     fresh_hours: how long the response stays fresh according to its Cache-Control header
     push:           `_id` of the WebSub delivery with this document; None for a poll. A hub may
                     leave out old posts, so a post that is not in a delivery may still exist
@@ -484,6 +489,7 @@ class Fetched:
     posts: tuple[Post, ...] = ()
     moved_to: str | None = None
     is_direct: bool = False
+    canonical_url: str | None = None
     fresh_hours: float | None = None
     push: str | None = None
     pushed_at: datetime | None = None
@@ -545,7 +551,8 @@ class Visit:
     diff_size:     number of characters inserted and deleted in the content
     gone:          404 or 410 was confirmed often enough
     reread:        an edited site definition extracts different content from the same page
-    alias_of:      another target to which this URL redirects, and which stores the content
+    alias_of:      another target to which this URL redirects, or whose content it has, and which
+                   stores the content
     history:       history including this visit; None if the visit is not an observation
     false_dates:   number of visits with a new Last-Modified but unchanged content
     every_hours:   next interval of an adaptive plan; None for other plans

@@ -36,6 +36,7 @@ from crawler.extract.links import (
     category_of,
     sitemap_links,
     sitemap_of,
+    stated_item,
     variant_counts,
     wanted_links,
 )
@@ -504,7 +505,9 @@ class WrapperSpider(Spider):
         if missing or len(content) < 2 or self.wrapper.wants_main_text:
             fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
         longest = self.config.url_characters
-        fetched.link_counts = counts = variant_counts(page, self.wrapper, longest, self.kept_links)
+        stated = fetched.canonical_url = stated_item(page, self.wrapper, longest)
+        url = fetched.final_url or fetched.target.url
+        fetched.link_counts = counts = variant_counts(url, stated, self.kept_links)
         if len(missing) == len(content):
             names = ", ".join(self.wrapper.fields)
             fetched.reason = f"none of the fields found: {names}" if names else "no text found"

@@ -168,26 +168,30 @@ def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
                 yield element, safe_url_string(url, encoding=page.encoding)
 
 
-def variant_counts(
-    page: TextResponse, wrapper: Wrapper, max_characters: int, kept_links: int
-) -> LinkCounts:
-    """Return new link counts, in which an item counts if its page states another form of its URL.
-
-    The forms differ in parameters, upper case, a slash or an index file. Canonical URLs of other
-    pages are ignored, because many sites state their home page on all pages.
-    """
-    counts = LinkCounts(kept_links)
+def stated_item(page: TextResponse, wrapper: Wrapper, max_characters: int) -> str | None:
+    """Return the URL that an item page states as canonical, if it is that of another item."""
     if b"canonical" not in page.body or page.selector.type == "json":
-        return counts
+        return None
     href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("").strip(BLANKS)
     with suppress(ValueError):
         stated = urljoin(page.url, href)
         if href and is_http(stated) and len(stated) <= max_characters:
-            url, stated = wrapper.canonical(page.url), wrapper.canonical(without_userinfo(stated))
-            is_other_form = stated != url and bare(stated) == bare(url)
-            is_same_host = host_of(stated) == host_of(url)
-            if is_other_form and is_same_host and wrapper.match(stated).kind is Kind.ITEM:
-                counts.add(LinkCount.VARIANTS, f"{url} {stated}")
+            stated = wrapper.canonical(without_userinfo(stated))
+            is_other = stated != wrapper.canonical(page.url)
+            return stated if is_other and wrapper.match(stated).kind is Kind.ITEM else None
+    return None
+
+
+def variant_counts(url: str, stated: str | None, kept_links: int) -> LinkCounts:
+    """Return new link counts, in which an item counts if its page states another form of its URL.
+
+    stated: of `stated_item`
+
+    The forms differ in parameters, upper case, a slash or an index file.
+    """
+    counts = LinkCounts(kept_links)
+    if stated and bare(stated) == bare(url) and host_of(stated) == host_of(url):
+        counts.add(LinkCount.VARIANTS, f"{url} {stated}")
     return counts
 
 

@@ -368,8 +368,8 @@ def _overriding_reasons(facts: Facts) -> Iterator[str]:
         yield f"Muted since {muted_at:%Y-%m-%d %H:%M} UTC: it is not visited until it is unmuted."
     if target.get("alias_of"):
         is_feed = target.get("kind") == "feed"
-        relation = "This feed has the same posts as" if is_feed else "This page redirects to"
-        yield f"{relation} {target['alias_of']}, which is visited instead."
+        relation = "This feed has the same posts" if is_feed else "This URL leads to the same page"
+        yield f"{relation} as {target['alias_of']}, which is visited instead."
     if target.get("gone"):
         yield "The page is gone: it is only checked every 28 days, or when a list shows it again."
     if errors := target.get("consecutive_errors"):

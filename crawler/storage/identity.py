@@ -1,6 +1,8 @@
 """Which URLs and posts are the same page: aliases of targets, and sources of items.
 
-An alias is a target whose URL redirects to another target. The writer, the only code that adds
+An alias is a target whose URL redirects to another target, or has the same page: its content is the
+same, and it states the URL of the other one as canonical. Without the comparison, a site that
+states one URL on all of its pages would lose them. The writer, the only code that adds
 targets, decides what is an alias. Anywhere else, a target could appear between the check and the
 write, and one page would be stored under two names.
 
@@ -90,7 +92,7 @@ async def settle_aliases(
             for alias in row.get("aliases", ()):
                 owners.setdefault(f"{row['spider']} {alias}", row["url"])
             owners[f"{row['spider']} {row['url']}"] = row["url"]
-    aliases = list(duplicate_feeds)
+    aliases = [*duplicate_feeds, *await _copies(db, batch)]
     for visit in redirected:
         target = visit.fetched.target
         # Without an owner, the target itself becomes the owner for the later visits of the batch.
@@ -105,6 +107,48 @@ async def settle_aliases(
     for visit in duplicate_feeds:
         visit.next_visit = visit.fetched.at + min(longest, DUPLICATE_FEED_INTERVAL)
     await _hand_over(db, registry, aliases)
+
+
+async def _copies(db: Database, batch: Sequence[Visit]) -> list[Visit]:
+    """Turn visits of items with the page of another target into visits of aliases; return them."""
+    stated = [
+        visit
+        for visit in batch
+        if visit.fetched.canonical_url is not None
+        and visit.fetched.final_url is None
+        and visit.outcome in SEEN
+        and visit.fetched.target.post is None
+    ]
+    if not stated:
+        return []
+    urls = list({visit.fetched.canonical_url for visit in stated})
+    query = {
+        "spider": {"$in": list({visit.fetched.target.spider for visit in stated})},
+        "$or": [{"url": {"$in": urls}}, {"canonical_url": {"$in": urls}}],
+        "alias_of": {"$exists": False},
+        "content_hash": {"$exists": True},
+        "gone": {"$ne": True},
+    }
+    fields = {"spider": 1, "url": 1, "canonical_url": 1, "content_hash": 1}
+    hashes: dict[str, str | None] = {}
+    # The target with the canonical URL, else the first one that states it, by spider and this URL.
+    owners: dict[str, str] = {}
+    async for row in db.targets.find(query, fields).sort("_id"):
+        hashes[row["_id"]] = row.get("content_hash")
+        owners.setdefault(f"{row['spider']} {row.get('canonical_url')}", row["_id"])
+    owners |= {key: key for key in hashes}
+    hashes |= {v.fetched.target.key: v.fetched.content_hash for v in batch if v.outcome in SEEN}
+    copies = []
+    for visit in stated:
+        target = visit.fetched.target
+        owner = owners.setdefault(f"{target.spider} {visit.fetched.canonical_url}", target.key)
+        url = owner.removeprefix(f"{target.spider} ")
+        # The page of an alias may have changed since the last visit of its owner.
+        is_same = hashes.get(owner) == visit.fetched.content_hash or target.alias_of is not None
+        if owner != target.key and is_same:
+            visit.become_alias(url, "has the same page as")
+            copies.append(visit)
+    return copies
 
 
 async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visit]) -> None:

@@ -71,6 +71,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "categories", "url"),
         _index("spider", "kind", "url"),
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
+        _index("spider", "canonical_url", partialFilterExpression={"canonical_url": _EXISTS}),
         _index("spider", "post", partialFilterExpression={"post": {"$exists": True}}),
         _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),
         _index(

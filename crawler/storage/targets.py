@@ -187,6 +187,8 @@ def from_document(document: Document) -> Target:
         redundant_lists=document.get("redundant_lists", 0),
         is_redundant=document.get("redundant", False),
         post=document.get("post"),
+        canonical_url=document.get("canonical_url"),
+        alias_of=document.get("alias_of"),
         moved_to=document.get("moved_to"),
         moves=document.get("moves", 0),
         moved_at=document.get("moved_at"),
@@ -277,11 +279,12 @@ def update_of(visit: Visit) -> UpdateOne:
     if visit.missed_visits:
         state["missed_visits"] = target.missed_visits + visit.missed_visits
     update: Document = {"$set": state}
-    if fetched.moved_to or target.moved_to:
-        state |= _move_state(visit)
+    state |= _move_state(visit)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
-        update["$unset"] = {"history": "", "field_history": "", "plan": ""}
+        # Without the hash, the content is stored again if the URL becomes a page of its own.
+        names = ("history", "field_history", "plan", "content_hash", "canonical_url")
+        update["$unset"] = dict.fromkeys(names, "")
     elif visit.outcome in SEEN:
         state |= _content_state(visit)
         of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
@@ -302,6 +305,8 @@ def _move_state(visit: Visit) -> Document:
     A failed visit ends the move of a page, so that the next one requests the page's own URL.
     """
     fetched, target = visit.fetched, visit.fetched.target
+    if not (fetched.moved_to or target.moved_to):
+        return {}
     if visit.outcome not in SEEN and target.kind is Kind.FEED:
         return {}
     if visit.outcome not in SEEN or visit.alias_of is not None or fetched.moved_to is None:
@@ -341,6 +346,8 @@ def _content_state(visit: Visit) -> Document:
     if fetched.archived is not None and not (record := fetched.archived.place).is_revisit:
         names = ("file", "offset", "length", "at", "url", "digest")
         state["archived"] = {name: getattr(record, name) for name in names}
+    if fetched.canonical_url or fetched.target.canonical_url:
+        state["canonical_url"] = fetched.canonical_url
     if visit.has_new_content:
         state["changed_at"] = fetched.at
     return state

@@ -237,8 +237,13 @@ VALIDATORS: dict[str, Document] = {
                 "too high until the next prune"
             ),
             "final_url": shown("string or null", "URL after redirects; null without redirects"),
-            "aliases": shown("array of strings", "the newest 100 URLs that redirect here"),
+            "aliases": shown(
+                "array of strings", "the newest 100 URLs that redirect here, or have the same page"
+            ),
             "alias_of": shown("string", "URL of the target that has the content"),
+            "canonical_url": shown(
+                "string or null", "URL of another item that the page states as canonical"
+            ),
             "moved_to": shown("string or null", "URL of a permanent redirect"),
             "moves": shown("number", "consecutive visits that found `moved_to`"),
             "moved_at": shown("time", "last visit on which the target's own URL redirected there"),

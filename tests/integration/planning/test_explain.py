@@ -111,7 +111,7 @@ def test_reasons_other_than_the_plan_are_explained(stored: Stored, freshet: Fres
             "at the minimum rate, every 28 days (min_rate)",
         ),
         "hint": ({"$set": {"hinted": True}}, "A sitemap reported a change"),
-        "alias": ({"$set": {"alias_of": f"{SHOP}/u1"}}, f"This page redirects to {SHOP}/u1"),
+        "alias": ({"$set": {"alias_of": f"{SHOP}/u1"}}, f"leads to the same page as {SHOP}/u1"),
         "planless": ({"$unset": {"plan": ""}}, "Not planned yet"),
     }
     put(db, uri, [page(f"{SHOP}/{name}") for name in cases])

@@ -101,6 +101,16 @@ NOT_FOUND = re.compile(
     r"|p[a\u00e1]gina n(?:o|\u00e3o|on) (?:encontrada|trovata)|pagina niet gevonden"
     r"|nie znaleziono strony|\u0441\u0442\u0440\u0430\u043d\u0438\u0446\u0430 \u043d\u0435"
     r" \u043d\u0430\u0439\u0434\u0435\u043d\u0430"
+    # With a noun, because "Kettle | No longer available" may still show the kettle.
+    r"|(?:(?:sorry|oops)[,!.]* )?(?:(?:the|this|that) )?(?:requested )?"
+    r"(?:page|product|item|article|post|listing|ad|job|offer|position|event)"
+    r"(?: you (?:requested|(?:are|were) looking for))?(?: is| was| has| has been)?"
+    r" (?:no longer available|not available any ?more|removed|deleted|expired|discontinued)"
+    r"|(?:(?:der|die|das|diese[rs]?) )?(?:artikel|produkt|angebot|anzeige|seite|beitrag)"
+    r" (?:ist )?(?:leider )?nicht mehr (?:verf\u00fcgbar|vorhanden|erh\u00e4ltlich)"
+    r"|(?:(?:le|la|ce|cet|cette) )?(?:produit|article|annonce|offre|page) n'est plus disponible"
+    r"|(?:(?:el|este|la|esta) )?(?:producto|art\u00edculo|anuncio|oferta|p\u00e1gina) ya no"
+    r" est\u00e1 disponible"
 )
 FAILURE = re.compile(
     r"(?:http )?error (?:429|50[0-4]|52[0-7])"

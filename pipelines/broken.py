@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from crawler.extract.site_definition import OPTIONAL_VALUES
 from crawler.frontier.session import Session
 from crawler.items import SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
-from crawler.storage import posts
+from crawler.storage import alarms, posts
 from crawler.storage.client import Document
 from crawler.utils.text import listed
 
@@ -30,15 +30,17 @@ MAX_CONTENTS, MAX_FIELDS = 10_000, 500
 class BreakageDetector:
     """Finds broken pages during one run of a process.
 
-    Pages without a change need no database query. The first lost field of a run needs one.
+    Pages without a change need no database query. The first change and the first lost field of a
+    run need one each.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._usual: dict[str, bool] = {}
         self._same: dict[str, int] = {}
+        self._known: frozenset[str] | None = None
 
-    def login(self, fetched: Fetched) -> Broken | None:
+    async def login(self, fetched: Fetched) -> Broken | None:
         """Return the breakage if a login, consent, captcha or error page replaced a page."""
         target = fetched.target
         is_page = target.kind in (Kind.LIST, Kind.ITEM) and target.content_hash is not None
@@ -49,8 +51,12 @@ class BreakageDetector:
         digest = changed_digest(fetched)
         if digest is None:
             return None
-        is_known = target.broken is not None and target.broken.digest == digest
-        if not is_known and self._count_same(digest) < MIN_SAME:
+        if self._known is None:
+            session = self._session
+            self._known = await session.patience.read(
+                lambda: alarms.digests_of_broken(session.db, session.spider)
+            )
+        if digest not in self._known and self._count_same(digest) < MIN_SAME:
             return None
         text = "the page has the same content as many other pages of the site"
         return Broken(Breakage.LOGIN, fetched.at, text, digest=digest)

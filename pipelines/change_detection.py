@@ -131,7 +131,7 @@ class ChangesPipeline(SessionPipeline):
             return item
         try:
             settle_stand_in(item)
-            if (login := self.detector.login(item)) is not None:
+            if (login := await self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
             old = await self.session.writer.old_contents.of(item) if visit.changed else None

@@ -119,6 +119,13 @@ async def record_silences(
     return await _record(db, of_spiders, alarms, now, wanted)
 
 
+async def digests_of_broken(db: Database, spider: str) -> frozenset[str]:
+    """Return the digests of contents that took the place of many pages of a spider."""
+    query: Document = {"spider": spider, "broken.how": str(Breakage.LOGIN)}
+    digests = await db.targets.distinct("broken.digest", query)
+    return frozenset(filter(None, digests))
+
+
 async def record_broken(
     db: Database, spider: str, visits: int, now: datetime, wanted: Wanted | None
 ) -> int:

@@ -120,6 +120,19 @@ def test_text_that_replaces_many_others_is_not_stored(
         assert sum(row["broken"] == "login" for row in last_visits(database, pages).values()) == 8
 
 
+def test_text_that_replaced_many_others_is_known_in_later_runs(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, {i: f"<p>{i} cups of tea were sold.</p>" for i in ITEMS})
+    crawl(freshet, pages, 0, {"main_text": True})
+    for day, replaced in ((1, range(6)), (2, range(6, 8))):
+        for i in replaced:
+            pages.file(f"/item-{i}.html", "<h1>One moment</h1><p>We will be back soon.</p>")
+        crawl(freshet, pages, day, {"main_text": True})
+    kept = database.posts.distinct("title", {"url": {"$regex": "/item-[67]"}})
+    assert kept == ["Tea 6", "Tea 7"]
+
+
 def test_fields_may_change_to_the_same_values_on_all_pages(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

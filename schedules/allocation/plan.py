@@ -44,7 +44,10 @@ from schedules.placement.load import (
     PLACES,
     Caps,
     balance,
+    coming_visits,
     day_surcharges,
+    delay,
+    delays_of,
     in_time,
     resumed,
     site_days,
@@ -351,6 +354,13 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
         # If cycles of different lengths collide in a few weeks, a few visits less are enough.
         excess = float(over.mean() if is_small and tries_left > 1 else over.max())
         budget = max(min(budget, float(load.mean())) - excess, needed)
+    # Pages that were visited since the last plan got longer intervals, the others shorter ones: for
+    # some days, more visits come than the intervals have on average.
+    if load.any():
+        # In whole hours, so that plans do not depend on the second of the replan.
+        hour = float(np.floor(now))
+        coming = np.sum(shards.each(coming_visits, hour), axis=0)
+        shards.each(delay, delays_of(coming, float(load.mean()) / WEEK_HOURS), hour)
     shards.each(give_reasons)
     return price
 

@@ -35,6 +35,8 @@ CAPS_ROUNDS = 40
 # while the load stays on one side of the cap, and shrinks when the load crosses it.
 FIRST_STEP, MAX_STEP = 0.5, 1.0
 STEP_GROWTH, STEP_SHRINK = 1.2, 0.5
+# Visits that are at most this late are not a backlog.
+FREE_HOURS = 1.0
 # Ratios of load to cap are clipped to this factor on either side of 1.
 MAX_RATIO = 20.0
 TOLERANCE = 0.01
@@ -162,6 +164,60 @@ def resumed(
     continued = (now + wait * every / usual) % every
     phase[rows] = np.where(old.every_hours == every, old.phase_hours, continued)
     return replace(schedules, phase_hours=phase)
+
+
+def coming_visits(columns: Columns, now: float) -> Ints:
+    """Return the (168,) visits of a shard in each of the coming hours. now: as in `resumed`."""
+    schedules, population = columns["schedules"], columns["population"]
+    rows = np.flatnonzero(schedules.every_hours > 0)
+    every = schedules.every_hours[rows]
+    wait = (schedules.phase_hours[rows] - now) % every
+    times = np.maximum(np.ceil((WEEK_HOURS - wait) / every), 0).astype(np.int64)
+    nth = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    at = np.repeat(wait, times) + nth * np.repeat(every, times)
+    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
+    cycle = schedules.weeks.astype(np.int64)[owner] * WEEK_HOURS
+    clock = (now + population.ahead(now) - MONDAY_HOURS)[population.site[owner]]
+    slots = (schedules.slots - clock) % cycle
+    hours = np.concatenate([at, slots[slots < WEEK_HOURS]]).astype(np.int64)
+    return np.bincount(np.minimum(hours, WEEK_HOURS - 1), minlength=WEEK_HOURS)
+
+
+def delays_of(visits: Ints, per_hour: float) -> Floats:
+    """Return the (169,) delays in hours that keep the coming visits within the budget.
+
+    visits:   (168,) number in each hour
+    per_hour: mean number of visits
+
+    The delays are those of a queue from which visits leave in the order of their times.
+    """
+    hours = np.arange(WEEK_HOURS + 1)
+    surplus = np.concatenate([[0], np.cumsum(visits)]) - per_hour * hours
+    backlog = surplus - np.minimum.accumulate(surplus)
+    delays: Floats = np.maximum(backlog / per_hour - FREE_HOURS, 0)
+    return delays
+
+
+def delay(columns: Columns, delays: Floats, now: float) -> None:
+    """Delay the first visits of a shard's targets with new even intervals.
+
+    delays: of `delays_of`; now: as in `resumed`
+
+    A target is not delayed beyond its longest interval.
+    """
+    schedules, population = columns["schedules"], columns["population"]
+    is_new = ~schedules.same_as(columns["current"])
+    rows = np.flatnonzero((schedules.every_hours > 0) & is_new)
+    every = schedules.every_hours[rows]
+    wait = (schedules.phase_hours[rows] - now) % every
+    later = wait + np.interp(wait, np.arange(len(delays)), delays)
+    latest = (columns["last"] + population.max_hours)[rows] - now
+    later = np.where(later > latest, np.maximum(wait, latest), later)
+    # An interval that is skipped as a whole would begin earlier.
+    later = np.minimum(later, every * (1 - 1e-6))
+    phase = schedules.phase_hours.copy()
+    phase[rows] = (now + later) % every
+    columns["schedules"] = replace(schedules, phase_hours=phase)
 
 
 class Movable(NamedTuple):

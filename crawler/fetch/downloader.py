@@ -50,6 +50,8 @@ REJECTED = frozenset({400, 412})
 UNCONDITIONAL = "unconditional"
 ENDED = "the run has ended"
 BUSY = frozenset({429, 503})
+# Statuses of proxies whose server is down; 500 may concern a single page.
+DOWN = frozenset({502, 503, 504, *range(520, 528)})
 REFUSED = frozenset({403, 429})
 MAX_WAITS = 3
 PAUSE_HOURS = 1.0
@@ -312,8 +314,8 @@ class ConditionalGetMiddleware:
 class PolitenessMiddleware:
     """Delays requests to a host as its Retry-After says; skips them if the delay is too long.
 
-    If connections to a host fail repeatedly, the run gives it up: pages that it tried have failed,
-    and all others stay due.
+    If connections to a host fail repeatedly, or all responses say that it is down, the run gives it
+    up: pages that it tried have failed, and all others stay due.
     """
 
     def __init__(self, session: Session) -> None:
@@ -345,6 +347,8 @@ class PolitenessMiddleware:
     async def process_response(self, request: Request, response: Response) -> Response | Request:
         """Retry a busy host after its Retry-After; pause a host that refuses repeatedly."""
         host = host_of(request.url)
+        is_down = response.status in DOWN and "Retry-After" not in response.headers
+        self._note_failure(request, host, f"status {response.status}" if is_down else "")
         if self.session.limits.note(host, blocked=response.status in REFUSED):
             logger.warning("Host %s paused for an hour: it refused requests repeatedly", host)
             later = self.session.clock.now() + timedelta(hours=PAUSE_HOURS)
@@ -367,15 +371,17 @@ class PolitenessMiddleware:
         return request.replace(meta=request.meta | {"waits": waits}, dont_filter=True)
 
     def process_exception(self, request: Request, exception: Exception) -> None:
-        """Give up a host to which connections fail repeatedly."""
-        host, limits = host_of(request.url), self.session.limits
-        if not isinstance(exception, UNREACHABLE):
-            return
-        if limits.note_failure(host):
+        """Count a failed connection."""
+        if isinstance(exception, UNREACHABLE):
+            self._note_failure(request, host_of(request.url), " ".join(str(exception).split()))
+
+    def _note_failure(self, request: Request, host: str, problem: str) -> None:
+        """Count a failure, or with an empty `problem` a success; give up a host that is down."""
+        limits = self.session.limits
+        if limits.note_failure(host, has_failed=bool(problem)):
             logger.warning(
-                "Host %s is unreachable, so this run visits no more of its pages: %s",
-                host, " ".join(str(exception).split()),
-            )  # fmt: skip
+                "Host %s is unreachable, so this run visits no more of its pages: %s", host, problem
+            )
             self.session.frontier.give_up(host)
         if limits.is_unreachable(host):
             request.meta["dont_retry"] = True

@@ -196,7 +196,8 @@ class HostLimits:
     requests:    number of requests by host
     holds:       end of the pause by host
     given_up:    hosts that get no more requests in this run
-    tries:       number of consecutive failed connections after which a host is unreachable
+    tries:       number of consecutive failures after which a host is unreachable: connections that
+                 fail, and responses that say that the server is down
     """
 
     cap: int = 0
@@ -226,17 +227,19 @@ class HostLimits:
 
     def note(self, host: str, *, blocked: bool) -> bool:
         """Count a response; return True if it is the `max_blocked`-th blocked one in a row."""
-        self._failed.pop(host, None)
         self._blocked[host] = self._blocked[host] + 1 if blocked else 0
         return self._blocked[host] == self.max_blocked
 
-    def note_failure(self, host: str) -> bool:
-        """Count a failed connection; return True if it is the `tries`-th in a row."""
-        self._failed[host] += 1
+    def note_failure(self, host: str, *, has_failed: bool = True) -> bool:
+        """Count a failure; return True if it is the `tries`-th in a row.
+
+        has_failed: false for a response that does not say that the server is down
+        """
+        self._failed[host] = self._failed[host] + 1 if has_failed else 0
         return self._failed[host] == self.tries
 
     def is_unreachable(self, host: str) -> bool:
-        """Return whether the last `tries` connections to a host failed."""
+        """Return whether the last `tries` requests to a host failed."""
         return self._failed[host] >= self.tries
 
     def closed(self, now: datetime, patience: timedelta) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Row, outcomes, target
 from tests.integration.pushing import free_port
+from tests.integration.raw_server import RawServer, page
 
 pytestmark = pytest.mark.soak
 ITEMS = 12
@@ -443,3 +444,19 @@ def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, 
         "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; to fetch "
         "them all now, add -a full=1)"
     )
+
+
+@pytest.mark.parametrize(("status", "is_given_up"), [(503, True), (500, False)])
+def test_a_host_without_a_server_is_given_up_for_the_run(
+    freshet: Freshet, database: Db, status: int, is_given_up: bool
+) -> None:
+    with RawServer() as server:
+        urls = [f"{server.url}/item/{i}" for i in range(40)]
+        server.answers = {f"/item/{i}": page("", status=f"{status} Down") for i in range(40)}
+        wrapper = freshet.wrapper(
+            "shop", start_urls=urls, item_pages="/item/", concurrency=2, robots=False
+        )
+        freshet.crawl(wrapper, "-s", "RETRY_TIMES=1", code=1)
+        assert (len(server.asked) < 20) is is_given_up
+    waiting = database.targets.count_documents({"requested": 0})
+    assert (waiting > 20) is is_given_up, "targets that were not requested stay due"

@@ -87,7 +87,7 @@ def test_given_up_host_is_closed() -> None:
 def test_a_host_is_unreachable_after_failures_in_a_row() -> None:
     limits = HostLimits(tries=3)
     assert [limits.note_failure("a") for _ in range(2)] == [False, False]
-    limits.note("a", blocked=False)
+    assert not limits.note_failure("a", has_failed=False)
     assert [limits.note_failure("a") for _ in range(4)] == [False, False, True, False]
     assert limits.is_unreachable("a")
     assert not limits.is_unreachable("b")

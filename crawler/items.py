@@ -355,15 +355,17 @@ class Target:
         return f"{self.spider} {self.url}"
 
     def doubts_not_modified(self, now: datetime) -> bool:
-        """Return whether to fetch a feed without conditions, once a week without new posts.
+        """Return whether to fetch a page without conditions, once a week without a change.
 
-        Some servers answer all conditional requests with "not modified", even after new posts.
+        Some servers answer all conditional requests with "not modified", even after changes. Items
+        are many, so they are fetched without conditions only every four weeks.
         """
-        if self.kind is not Kind.FEED or self.history is None or self.visited_at is None:
+        if self.history is None or self.visited_at is None:
             return False
+        period = RECHECK if self.kind is Kind.ITEM else WEEK
         last_change = self.history.last_change or self.history.since
         quiet_since = datetime.fromtimestamp(60 * last_change, UTC)
-        return (now - quiet_since) // WEEK > (self.visited_at - quiet_since) // WEEK
+        return (now - quiet_since) // period > (self.visited_at - quiet_since) // period
 
     def url_at(self, now: datetime, confirmations: int) -> str:
         """Return the URL to request: that to which the page has moved permanently, else its own.

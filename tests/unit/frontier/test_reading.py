@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from twisted.python.failure import Failure
 
 from crawler.fetch.downloader import ConditionalGetMiddleware, NotRequested, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
+from schedules.history import History
 from spiders.feeds import FeedsSpider
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -202,11 +204,11 @@ def test_unsent_request_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "elsewhere"), [("https://old.example/item/1", True), (f"{ITEM}0", False)]
+    ("url", "elsewhere"), [("https://new.example/item/1", True), (f"{ITEM}0", False)]
 )
-def test_unsent_request_may_be_to_another_host(first: str, elsewhere: bool) -> None:
+def test_unsent_request_may_be_to_another_host(url: str, elsewhere: bool) -> None:
     unsent = failure(NotRequested("the host is paused"))
-    unsent.request.meta["redirect_urls"] = [first]  # type: ignore[attr-defined]
+    unsent.request = unsent.request.replace(url=url)  # type: ignore[attr-defined]
     (skipped,) = spider().parse_failure(unsent)
     assert isinstance(skipped, Skipped)
     assert skipped.elsewhere is elsewhere
@@ -236,6 +238,18 @@ def known_item(**changed: Any) -> Target:
     """Return an item that was read with the current site definition."""
     usual = {"validators": STORED_VALIDATORS, "content_hash": "h1", "selector_digest": ITEM_DIGEST}
     return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
+
+
+@pytest.mark.parametrize(("kind", "days"), [(Kind.LIST, 7), (Kind.ITEM, 28)], ids=["list", "item"])
+def test_page_that_never_changes_is_requested_without_validators_at_times(
+    kind: Kind, days: int
+) -> None:
+    now = spider().clock.now()
+    for age, is_conditional in ((days - 1, True), (days + 1, False)):
+        since = int((now - timedelta(days=age)).timestamp() // 60)
+        page = known_item(history=History.begin(since), visited_at=now - timedelta(days=2))
+        page.kind, page.selector_digest = kind, Shop.read_wrapper(Arguments()).selector_digest(kind)
+        assert ("If-None-Match" in outgoing(page).headers) is is_conditional
 
 
 def test_known_page_is_requested_with_validators() -> None:

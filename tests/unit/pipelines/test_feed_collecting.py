@@ -340,5 +340,4 @@ def test_not_modified_is_doubted_once_a_week_without_new_posts() -> None:
     for visited_days, now_days, doubted in ((0, 6, 0), (6, 7.5, 1), (7.5, 13, 0), (13, 14, 1)):
         target.visited_at = NOW + timedelta(days=visited_days)
         assert target.doubts_not_modified(NOW + timedelta(days=now_days)) == doubted
-    assert not replace(target, kind=Kind.ITEM).doubts_not_modified(NOW + timedelta(days=30))
     assert not replace(target, history=None).doubts_not_modified(NOW + timedelta(days=30))

@@ -213,7 +213,7 @@ class Downloader(downloader.Downloader):
         if self.is_closing:
             # Targets stay due; all other requests are kept.
             _drop(
-                slot, lambda: RunEnded(ENDED),
+                slot, lambda _: RunEnded(ENDED),
                 lambda request: isinstance(request.meta.get("target"), Target),
             )  # fmt: skip
         if not (slot.queue and self._is_held(slot)):
@@ -222,16 +222,22 @@ class Downloader(downloader.Downloader):
     def _is_held(self, slot: Slot) -> bool:
         """Return whether queued requests have to wait because their host is paused.
 
-        If it is paused for too long, they are dropped instead, and the targets stay due.
+        If it is paused for too long, or the run has given it up, they are dropped instead.
         """
         session = getattr(self.crawler.spider, "session", None)
-        if not isinstance(session, Session) or not session.limits.holds:
+        if not isinstance(session, Session):
+            return False
+        limits = session.limits
+        if not limits.holds and not limits.given_up:
             return False
         host = host_of(slot.queue[0][0].url)
-        seconds = session.limits.wait_seconds(host, session.clock.now())
+        if limits.is_unreachable(host):
+            _drop(slot, _given_up, lambda request: host_of(request.url) == host)
+            return False
+        seconds = limits.wait_seconds(host, session.clock.now())
         if seconds > session.config.retry_after_seconds:
             _drop(
-                slot, lambda: NotRequested.paused(host, seconds),
+                slot, lambda _: NotRequested.paused(host, seconds),
                 lambda request: host_of(request.url) == host,
             )  # fmt: skip
             return False
@@ -247,13 +253,24 @@ class Downloader(downloader.Downloader):
 
 
 def _drop(
-    slot: Slot, error: Callable[[], NotRequested], is_dropped: Callable[[Request], bool]
+    slot: Slot, error: Callable[[Request], Exception], is_dropped: Callable[[Request], bool]
 ) -> None:
     """Fail some of the queued requests of a slot."""
     for request, answer in list(slot.queue):
         if is_dropped(request):
             slot.queue.remove((request, answer))
-            answer.errback(Failure(error()))  # type: ignore[no-untyped-call]
+            answer.errback(Failure(error(request)))  # type: ignore[no-untyped-call]
+
+
+def _given_up(request: Request) -> Exception:
+    """Return the error of a request to a host that cannot be reached.
+
+    A page that the run has tried has failed; all others stay due.
+    """
+    if not request.meta.get("retry_times"):
+        return NotRequested(f"{host_of(request.url)} cannot be reached")
+    request.meta["dont_retry"] = True
+    return DownloadConnectionRefusedError("the host cannot be reached")
 
 
 class ConditionalGetMiddleware:
@@ -337,10 +354,7 @@ class PolitenessMiddleware:
                 raise RunEnded(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
         if limits.is_unreachable(host):
-            if not request.meta.get("retry_times"):
-                raise NotRequested(f"{host} cannot be reached")
-            request.meta["dont_retry"] = True
-            raise DownloadConnectionRefusedError("the host cannot be reached")
+            raise _given_up(request)
         if not await self.session.frontier.may_fetch(host):
             raise NotRequested(f"{host}: request limit reached ({limits.cap} per run)")
 

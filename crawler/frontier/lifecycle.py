@@ -246,6 +246,8 @@ async def warnings_of(
     links: LinkCounts,
     traps: Traps,
     example: str = "",
+    *,
+    gave_up: bool = False,
 ) -> RunWarnings:
     """Return the warnings about a run; of feeds and lists of cells only if all visits failed.
 
@@ -256,6 +258,7 @@ async def warnings_of(
     links:   examples of links seen in the run
     traps:   of this process; has the number of targets per pattern
     example: URL and reason of a failed visit; empty without one
+    gave_up: whether the run left targets due because their hosts could not be reached
     """
     lines = await _pattern_warnings(db, wrapper, counts, links, traps.targets)
     many = round(counts.get(COPIED_LISTS, 0))
@@ -264,7 +267,9 @@ async def warnings_of(
     failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
     if failed and failed == counts.get("visits"):
         pages, since = await visits.failing_pages(db, wrapper.name)
-        if pages >= min(MANY_FAILED, counts.get("targets", 0) / 2):
+        # Those that the run did not try would have failed, too.
+        untried = counts.get("due", 0) if gave_up else 0
+        if pages + untried >= min(MANY_FAILED, counts.get("targets", 0) / 2):
             line = nothing_read(counts, example, since if pages > failed else None)
             return RunWarnings([*lines, line], found_nothing=True)
     everything = counts.get("visits") and not counts.get("due")

@@ -493,7 +493,7 @@ class Session:
         assert self.run is not None
         self.warnings = await warnings_of(
             self.db, self.wrapper, self.counts, self.links, self.traps,
-            self.failure_example,
+            self.failure_example, gave_up=bool(self.limits.given_up),
         )  # fmt: skip
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)

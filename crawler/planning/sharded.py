@@ -238,7 +238,10 @@ class _Replan:
                 silent = await asyncio.to_thread(
                     silences_of_shards, shards, counts, config.silence_false_alarms_per_week
                 )
-                await alarms.record_silences(db, part.spiders, silent, now, config.notify_file)
+                wanted = await sites.wanted_events(
+                    db, config.notify_file, {each.spider for each in silent}
+                )
+                await alarms.record_silences(db, part.spiders, silent, now, wanted)
         seconds = round(time.perf_counter() - began, 3)
         return replan_report(document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run)
 

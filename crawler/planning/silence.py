@@ -15,7 +15,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.planning.population import Gathered, are, gather
-from crawler.storage import alarms, histories
+from crawler.storage import alarms, histories, sites
 from crawler.storage.alarms import MAX_ALARMS, Silence
 from crawler.storage.client import Database
 from crawler.storage.columns import Texts
@@ -49,7 +49,7 @@ async def check_silences(
         raise ConfigError(OFF)
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        await alarms.record_silences(db, spiders, [], now, config.notify_file)
+        await alarms.record_silences(db, spiders, [], now, {})
         raise ConfigError("no targets to check. Run scrapy crawl to discover them")
     hours = (now - EPOCH) / timedelta(hours=1)
     return await store_silences(db, config, await gather(db, watched, config, hours), now, spiders)
@@ -73,7 +73,8 @@ async def store_silences(
     # Run in a thread, because a replan stages its plans at the same time.
     allowed = config.silence_false_alarms_per_week
     silent = await asyncio.to_thread(silences_of, gathered, allowed, mixtures)
-    return await alarms.record_silences(db, spiders, silent, now, config.notify_file)
+    wanted = await sites.wanted_events(db, config.notify_file, {each.spider for each in silent})
+    return await alarms.record_silences(db, spiders, silent, now, wanted)
 
 
 def silences_of(

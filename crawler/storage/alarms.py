@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from pymongo import ASCENDING, UpdateOne
 from typing_extensions import TypedDict
 
 from crawler.items import Breakage, Wanted
-from crawler.storage import sites
 from crawler.storage.client import Database, Document, count_by, in_batches, write_all
-from crawler.storage.notification_rules import WantedEvents
 from crawler.storage.targets import ALIVE
 from crawler.utils.text import count
 
@@ -86,11 +83,12 @@ async def record_silences(
     spiders: Sequence[str],
     silent: Sequence[Silence],
     now: datetime,
-    notify_file: Path,
+    wanted: Mapping[str, Wanted | None],
 ) -> int:
     """Store the silences of all targets of these spiders; return the number of new alarms.
 
-    notify_file: `notify.toml`; alarms that no rule selects are not marked for notifications
+    wanted: by spider with silences, the events that rules of notifications select; None: no rule is
+            about it. Other alarms are not marked for notifications
 
     Alarms of these spiders that are not in `silent` end. Safe to repeat.
     """
@@ -111,11 +109,6 @@ async def record_silences(
         if each.field:
             begun["field"] = each.field
         alarms[key] = begun, {"chance": each.chance, "text": each.text}
-    of_sites = await sites.notification_rules(db)
-    wanted = {
-        name: await WantedEvents(db, notify_file, of_sites.get(name, ()), name).read()
-        for name in {begun["spider"] for begun, _ in alarms.values()}
-    }
     return await _record(db, of_spiders, alarms, now, wanted)
 
 

@@ -29,7 +29,9 @@ from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.notification_rules import Rules, rules_in
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import MAX_CHARACTERS, Definition, read_toml
+from crawler.items import Wanted
 from crawler.storage.client import Database, Document
+from crawler.storage.notification_rules import WantedEvents
 from crawler.utils.files import atomic_replace
 from crawler.utils.urls import host_of
 from schedules.calendar import Week, open_hours
@@ -140,6 +142,17 @@ async def notification_rules(db: Database) -> dict[str, Rules]:
     """Return the rules of notifications in the definitions of sites, as of their last runs."""
     rows = db.sites.find({"notify.0": {"$exists": True}}, {"notify": 1}).sort("_id")
     return {row["_id"]: rules_in(row["notify"], f"site {row['_id']}") async for row in rows}
+
+
+async def wanted_events(
+    db: Database, notify_file: Path, names: Iterable[str]
+) -> dict[str, Wanted | None]:
+    """Return the events of sites that rules of notifications select, by site, as `WantedEvents`."""
+    of_sites = await notification_rules(db)
+    return {
+        name: await WantedEvents(db, notify_file, of_sites.get(name, ()), name).read()
+        for name in set(names)
+    }
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:

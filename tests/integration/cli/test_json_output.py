@@ -274,7 +274,7 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
     now = datetime.now(UTC)
     on(uri, lambda there: add_dead_message(there, now))
     silent = Silence("copies", DEAD[2], now, now, 0.001, "no change for too long")
-    on(uri, lambda there: record_silences(there, ["copies"], [silent], now, Path("none.toml")))
+    on(uri, lambda there: record_silences(there, ["copies"], [silent], now, {"copies": None}))
 
 
 async def add_dead_message(db: Database, now: datetime) -> None:

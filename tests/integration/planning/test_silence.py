@@ -11,7 +11,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.planning import silence
-from crawler.storage import alarms
+from crawler.storage import alarms, sites
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
@@ -23,7 +23,7 @@ from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page
 
 pytestmark = pytest.mark.usefixtures("warm")
 SHOP = "https://shop.example"
-NO_FILE = Path("no-such-notify.toml")
+NO_RULES = {"shop": None}
 Stored = tuple[Db, str]
 
 
@@ -105,8 +105,9 @@ def test_only_alarms_that_a_rule_selects_are_marked_for_notifications(
 
     def record(now: datetime) -> list[str]:
         names = ["shop", "blog"]
-        on(uri, lambda db: alarms.record_silences(db, names, [], now, file))
-        on(uri, lambda db: alarms.record_silences(db, names, silences, now, file))
+        wanted = on(uri, lambda db: sites.wanted_events(db, file, names))
+        on(uri, lambda db: alarms.record_silences(db, names, [], now, {}))
+        on(uri, lambda db: alarms.record_silences(db, names, silences, now, wanted))
         return [row["spider"] for row in db.alarms.find({"notify": True})]
 
     assert record(NOW) == []
@@ -124,7 +125,7 @@ def test_only_sites_with_alarms_are_listed(stored: Stored, freshet: Freshet) -> 
     silences = [Silence("shop", f"{SHOP}/{n}", NOW, NOW, n / 1e6, f"text {n}") for n in range(3)]
 
     async def record(db: Database) -> int:
-        return await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
+        return await alarms.record_silences(db, ["shop"], silences, NOW, NO_RULES)
 
     assert on(uri, record) == 3
     lines = run(freshet, "silence", "--limit", "2", hours=clock()).out.splitlines()
@@ -267,8 +268,8 @@ def test_alarms_are_bounded_and_expire_after_a_year(
     ]
 
     async def record(db: Database) -> tuple[int, int, int]:
-        first = await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
-        again = await alarms.record_silences(db, ["shop"], silences, NOW, NO_FILE)
+        first = await alarms.record_silences(db, ["shop"], silences, NOW, NO_RULES)
+        again = await alarms.record_silences(db, ["shop"], silences, NOW, NO_RULES)
         shown = await alarms.open_alarms(db, ["shop"])
         assert shown[0]["target"] == f"{SHOP}/0"
         return first, again, len(shown)
@@ -276,7 +277,7 @@ def test_alarms_are_bounded_and_expire_after_a_year(
     assert on(uri, record) == (1000, 0, 1000)
     for later, left in ((0, 1000), (364, 1000), (366, 0)):
         at = NOW + timedelta(days=later)
-        on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at, NO_FILE))
+        on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at, NO_RULES))
         assert db.alarms.count_documents({}) == left
 
 

@@ -102,7 +102,7 @@ def test_other_policies_explain_their_rule(policy: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"alias_of": "https://x.test/"}, "This URL redirects to, or has the same page as, https"),
+        ({"alias_of": "https://x.test/"}, "This URL leads to the same page as https://x.test/"),
         ({"gone": True}, "The page is gone: it is only checked every 28 days"),
         ({"consecutive_errors": 1}, "The last 1 visit failed"),
         ({"consecutive_errors": 3}, "The last 3 visits failed"),

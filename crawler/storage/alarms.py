@@ -114,7 +114,9 @@ async def record_silences(
 
 async def digests_of_broken(db: Database, spider: str) -> frozenset[str]:
     """Return the digests of contents that took the place of many pages of a spider."""
-    query: Document = {"spider": spider, "broken.how": str(Breakage.LOGIN)}
+    how = str(Breakage.LOGIN)
+    # Without `broken`, the partial index cannot be used.
+    query: Document = {"spider": spider, "broken": {"$exists": True}, "broken.how": how}
     digests = await db.targets.distinct("broken.digest", query)
     return frozenset(filter(None, digests))
 

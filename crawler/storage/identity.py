@@ -41,6 +41,9 @@ from crawler.storage.posts import of_feed
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import canonical, host_of, item_key
 
+# Maximum number of targets read that state the same canonical URLs: a faulty site states one URL on
+# all of its pages. The server returns the oldest of them.
+MAX_STATING = 1000
 BATCH = 1000
 # Number of stored posts with the same link that prove that the link is shared; further posts do not
 # store their link.
@@ -121,21 +124,21 @@ async def _copies(db: Database, batch: Sequence[Visit]) -> list[Visit]:
     ]
     if not stated:
         return []
-    urls = list({visit.fetched.canonical_url for visit in stated})
-    query = {
-        "spider": {"$in": list({visit.fetched.target.spider for visit in stated})},
-        "$or": [{"url": {"$in": urls}}, {"canonical_url": {"$in": urls}}],
-        "alias_of": {"$exists": False},
-        "content_hash": {"$exists": True},
-        "gone": {"$ne": True},
-    }
-    fields = {"spider": 1, "url": 1, "canonical_url": 1, "content_hash": 1}
-    hashes: dict[str, str | None] = {}
+    urls = {visit.fetched.canonical_url for visit in stated}
+    spiders = {visit.fetched.target.spider for visit in stated}
+    owning: Document = {
+        "alias_of": {"$exists": False}, "content_hash": {"$exists": True}, "gone": {"$ne": True},
+    }  # fmt: skip
+    fields = {"spider": 1, "canonical_url": 1, "content_hash": 1}
     # The target with the canonical URL, else the first one that states it, by spider and this URL.
     owners: dict[str, str] = {}
-    async for row in db.targets.find(query, fields).sort("_id"):
-        hashes[row["_id"]] = row.get("content_hash")
-        owners.setdefault(f"{row['spider']} {row.get('canonical_url')}", row["_id"])
+    stating: Document = {"spider": {"$in": list(spiders)}, "canonical_url": {"$in": list(urls)}}
+    rows = await db.targets.find(stating | owning, fields).limit(MAX_STATING).to_list(None)
+    for row in sorted(rows, key=lambda row: str(row["_id"])):
+        owners.setdefault(f"{row['spider']} {row['canonical_url']}", row["_id"])
+    keys = [f"{spider} {url}" for spider in spiders for url in urls]
+    rows += await db.targets.find({"_id": {"$in": keys}} | owning, fields).to_list(None)
+    hashes: dict[str, str | None] = {row["_id"]: row.get("content_hash") for row in rows}
     owners |= {key: key for key in hashes}
     hashes |= {v.fetched.target.key: v.fetched.content_hash for v in batch if v.outcome in SEEN}
     copies = []

@@ -339,8 +339,11 @@ async def site_names(db: Database) -> list[str]:
     return sorted({*stored, *await targets.spiders(db), *await runs.spiders(db)})
 
 
-async def states_of(db: Database, names: list[str]) -> list[SiteState]:
-    """Return the states of some sites, in their order; everything is empty for an unknown one."""
+async def states_of(db: Database, names: list[str], now: datetime | None = None) -> list[SiteState]:
+    """Return the states of some sites, in their order; everything is empty for an unknown one.
+
+    now: delays the next visits of hosts that are paused now; None: of no host
+    """
     marks = await sites.marks(db)
     fields = ("started", "finished", "reason", "error", "counts")
     last, planned, kinds = await all_of(
@@ -352,7 +355,7 @@ async def states_of(db: Database, names: list[str]) -> list[SiteState]:
             _first_of_each(db.targets, names, BY_KIND, ("kind",)),
         ]
     )
-    holds = {row["_id"]: row["hold_until"] async for row in db.hosts.find()}
+    holds = {} if now is None else await runs.held_hosts(db, now)
     for name, first in planned.items() if holds else ():
         first["next_visit"] = await _after_pauses(db, name, holds)
     states = []
@@ -376,9 +379,9 @@ async def states_of(db: Database, names: list[str]) -> list[SiteState]:
     return states
 
 
-async def state_of(db: Database, name: str) -> SiteState:
-    """Return the state of one site; everything is empty for an unknown one."""
-    (state,) = await states_of(db, [name])
+async def state_of(db: Database, name: str, now: datetime | None = None) -> SiteState:
+    """Return the state of one site, as `states_of`."""
+    (state,) = await states_of(db, [name], now)
     return state
 
 

@@ -102,7 +102,7 @@ async def board_sites(
     """Return the rows of some sites, in their order."""
     figures: Figures = app.state.figures
     counts: VisitCounts = app.state.visit_counts
-    states = await site_queries.states_of(store.db, list(names))
+    states = await site_queries.states_of(store.db, list(names), now)
     running = await reports.running_names(store.db)
     open_alarms = await alarms.count_open(store.db, names)
 
@@ -160,7 +160,7 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     db, name = store.db, site.name
 
     changes: ChangeCounts = app.state.change_counts
-    state = await site_queries.state_of(db, name)
+    state = await site_queries.state_of(db, name, now)
     version = state.started, state.finished
 
     async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:

@@ -241,11 +241,10 @@ async def _insert_originals(
 
     Returns the posts to try again, with the bands that are still free.
     """
-    # Inserting posts whose bands are known to be taken would fail.
-    hot = {post: taken for post, bands in wanted.items() if (taken := registry.hot.among(bands))}
-    owners, own = await _holders(registry, hot)
+    taken, similar = _by_known_owners(registry, wanted, ruling)
+    owners, own = await _holders(registry, similar)
     # The bands that posts of this batch are about to get.
-    claiming: dict[int, Owner | Candidate] = {}
+    claiming: dict[int, Candidate] = {}
     rows: dict[Candidate, Document] = {}
     refused: list[Candidate] = []
     for candidate, bands in wanted.items():
@@ -258,11 +257,12 @@ async def _insert_originals(
         elif holder is not None:
             refused.append(candidate)
         else:
-            free = bands.difference(owners).difference(claiming)
+            # One after another: with several arguments, all of each are read, not those of `bands`.
+            free = bands.difference(owners).difference(claiming).difference(taken)
             claiming |= dict.fromkeys(free, candidate)
             rows[candidate] = signatures.row_of(registry, candidate, free, now)
     denied = await signatures.insert(registry, list(rows.values()))
-    registry.hot.add(claiming)
+    registry.known.add({band: c for band, c in claiming.items() if c.id not in denied})
     for candidate in rows:
         (refused if candidate.id in denied else claimed.alone).append(candidate)
     owners, own = await _holders(registry, {post: post.bands for post in refused})
@@ -287,9 +287,31 @@ async def _holders(
         return {}, {}
     bands = frozenset[int]().union(*wanted.values())
     owners, own = await signatures.holders(registry, bands, [post.id for post in wanted])
-    registry.hot.add(owners)
-    registry.hot.discard(bands.difference(owners))
+    registry.known.add(owners)
+    registry.known.discard(bands.difference(owners))
     return owners, own
+
+
+def _by_known_owners(
+    registry: Registry, wanted: Wanted, ruling: Ruling
+) -> tuple[set[int], dict[Candidate, frozenset[int]]]:
+    """Return the bands whose known owners are not similar, and the other known bands by post.
+
+    The owners of the latter have to be read: they may have changed, and have clusters. All known
+    bands are taken, so an insert of them would fail.
+    """
+    taken, similar = set[int](), dict[Candidate, frozenset[int]]()
+    threshold = registry.scheme.threshold
+    for post, bands in wanted.items():
+        known = registry.known.of(bands)
+        sketches = {id(sketch): sketch for sketch in known.values()}.values()
+        if ruling is not NO_RULING or any(
+            post.sketch.similarity(sketch) >= threshold for sketch in sketches
+        ):
+            similar[post] = frozenset(known)
+        else:
+            taken.update(known)
+    return taken, similar
 
 
 def _most_similar(

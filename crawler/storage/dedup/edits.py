@@ -91,6 +91,7 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     affected = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
     await clusters.mark_unsettled(registry, affected)
+    signatures.forget_owners(registry, rows)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
     gone = list(rows)
@@ -169,6 +170,7 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     """
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
+    signatures.forget_owners(registry, [stored])
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
     await clusters.take_bands(registry, [owner])

@@ -7,10 +7,11 @@ comparison are built from stored posts in the same way as a crawl builds them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bson import Binary, ObjectId
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from crawler.dedup.sketch import Scheme, Sketch
 
 DATE_DAYS = 2.0
-MAX_HOT_BANDS = 100_000
+MAX_KNOWN_BANDS, MAX_KNOWN_OWNERS, KNOWN_SECONDS = 100_000, 10_000, 60.0
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
 # array as undefined: a post without bands has no such field.
 BANDS = IndexModel([("bands", ASCENDING)], unique=True, sparse=True)
@@ -72,29 +73,47 @@ POST_FIELDS = (
 )  # fmt: skip
 
 
-class HotBands:
-    """The latest bands that are known to have owners; memory is bounded.
+class KnownOwners:
+    """The sketches of the latest known owners of bands, by band.
 
-    When `_new` is full, it replaces `_old`: two sets take a tenth of the time of an ordered one.
+    Most owners that share a band with a post are not similar to it, which their sketches tell
+    without a query. Other processes may edit or delete owners, so a sketch is forgotten after a
+    minute. Memory is bounded: when `_new` is full or old, it replaces `_old`.
     """
 
-    def __init__(self) -> None:
-        self._new, self._old = set[int](), set[int]()
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._new: dict[int, Sketch] = {}
+        self._old: dict[int, Sketch] = {}
+        self._owners, self._since = 0, clock()
 
-    def add(self, bands: Iterable[int]) -> None:
-        """Add bands that have owners."""
-        self._new.update(bands)
-        if len(self._new) >= MAX_HOT_BANDS // 2:
-            self._new, self._old = set(), self._new
+    def add(self, owners: Mapping[int, Owner | Candidate]) -> None:
+        """Add bands with their owners."""
+        self._new.update({band: owner.sketch for band, owner in owners.items()})
+        self._owners += len({owner.id for owner in owners.values()})
+        if len(self._new) >= MAX_KNOWN_BANDS // 2 or self._owners >= MAX_KNOWN_OWNERS // 2:
+            self._rotate()
 
-    def discard(self, bands: Collection[int]) -> None:
-        """Remove bands that have no owner."""
-        self._new.difference_update(bands)
-        self._old.difference_update(bands)
+    def discard(self, bands: Iterable[int]) -> None:
+        """Remove bands that have no owner, or another one."""
+        for band in bands:
+            self._new.pop(band, None)
+            self._old.pop(band, None)
 
-    def among(self, bands: frozenset[int]) -> frozenset[int]:
-        """Return those of the given bands that are known to have an owner."""
-        return (bands & self._new) | (bands & self._old)
+    def of(self, bands: frozenset[int]) -> dict[int, Sketch]:
+        """Return the sketches of the known owners of the given bands."""
+        age = self._clock() - self._since
+        if age >= KNOWN_SECONDS / 2:
+            self._rotate()
+        if age >= KNOWN_SECONDS:
+            self._old = {}
+        new, old = self._new, self._old
+        known = {band: old[band] for band in bands & old.keys()}
+        return known | {band: new[band] for band in bands & new.keys()}
+
+    def _rotate(self) -> None:
+        self._new, self._old = {}, self._new
+        self._owners, self._since = 0, self._clock()
 
 
 class Bands(Protocol):
@@ -120,6 +139,7 @@ class Registry:
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
     labels:      people's decisions on pairs of posts; None: posts are not stored
+    known:       owners of bands that this process has stored or read
     tables:      of recently used sources
     """
 
@@ -132,7 +152,7 @@ class Registry:
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
     labels: AsyncCollection[Document] | None = None
-    hot: HotBands = field(default_factory=HotBands)
+    known: KnownOwners = field(default_factory=KnownOwners)
     tables: dict[str, Table] = field(default_factory=dict)
 
     @classmethod
@@ -430,6 +450,13 @@ async def holders(
         if owned := row.get("bands"):
             owners |= dict.fromkeys(owned, owner_of(row))
     return owners, own
+
+
+def forget_owners(registry: Registry, rows: Iterable[Document]) -> None:
+    """Forget the owners of the bands of signatures that are about to change."""
+    if registry.shared is None:
+        for row in rows:
+            registry.known.discard(owner_of(row).sketch.repeated_bands().tolist())
 
 
 async def add_bands(registry: Registry, bands_by_id: Mapping[int, Sequence[int]]) -> None:

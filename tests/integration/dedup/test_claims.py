@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -22,6 +23,15 @@ def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
     """Return an index whose claims are stored in MongoDB or Redis."""
     redis = request.getfixturevalue("redis") if request.param == "redis" else None
     return Posts(stored[1], redis)
+
+
+@pytest.fixture
+def stored_twice(stored: tuple[Db, str]) -> Iterator[list[Posts]]:
+    """Return two indexes with claims in MongoDB."""
+    db, uri = stored
+    other = f"{db.name}_2"
+    yield [Posts(uri), Posts(uri.replace(db.name, other))]
+    db.client.drop_database(other)
 
 
 def test_a_copy_is_linked_to_its_original(posts: Posts) -> None:
@@ -264,6 +274,40 @@ def test_source_moved_to_another_item_is_compared_again(posts: Posts) -> None:
     posts.claim(candidate("page", LONG, edit=True))
     assert posts.originals() == {"page"}
     assert posts.post("feed")["duplicate_of"] == "page"
+
+
+def test_long_run_gives_the_same_verdicts_as_many_short_ones(stored_twice: list[Posts]) -> None:
+    """A long run knows the owners of bands, and a short one reads them from the database."""
+    random = Random(3)
+    base = [text(seed) for seed in range(4)]
+    made = [
+        candidate(f"p{n % 40}", edited(base[n % 4], random.randint(0, 50), seed=n), edit=n >= 40)
+        for n in range(60)
+    ]
+    long, short = stored_twice
+
+    async def run(db: Database, registry: Registry) -> list[str | None]:
+        verdicts = [await stored(db, registry, [post]) for post in made]
+        return [found[post.key].duplicate_of for found, post in zip(verdicts, made, strict=True)]
+
+    expected = [short.claim(post)[post.key].duplicate_of for post in made]
+    assert long.on(run) == expected
+    assert None in expected
+    assert len(set(expected)) > 4
+    assert long.originals() == short.originals()
+
+
+def test_edited_owner_of_bands_is_forgotten(posts: Posts) -> None:
+    before, after = candidate("a", LONG), candidate("a", text(7), edit=True)
+
+    async def run(db: Database, registry: Registry) -> tuple[bool, bool]:
+        await stored(db, registry, [before])
+        was_known = bool(registry.known.of(before.bands))
+        await stored(db, registry, [after])
+        return was_known, bool(registry.known.of(before.bands))
+
+    # In Redis, the script compares the owners.
+    assert posts.on(run) == (posts.redis is None, False)
 
 
 @pytest.mark.soak

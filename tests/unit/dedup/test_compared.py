@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.dedup.posts import created_at, is_record, text_of
+from crawler.dedup.posts import Candidate, created_at, is_record, text_of
+from crawler.dedup.sketch import Sketch
 from crawler.errors import WrapperError
 from crawler.extract.site_definition import Wrapper
-from crawler.storage.dedup.signatures import MAX_HOT_BANDS, HotBands
+from crawler.storage.dedup.signatures import (
+    KNOWN_SECONDS,
+    MAX_KNOWN_BANDS,
+    MAX_KNOWN_OWNERS,
+    KnownOwners,
+)
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}
@@ -52,16 +59,44 @@ def test_implausible_date_is_ignored(published: datetime | None, created: dateti
     assert created_at(published, SEEN) == created
 
 
-def test_hot_bands_keep_the_most_recent_bands() -> None:
-    hot = HotBands()
-    hot.add([1, 2])
-    assert hot.among(frozenset({2, 3})) == {2}
-    hot.discard([2])
-    assert not hot.among(frozenset({2, 3}))
-    for start in (10, MAX_HOT_BANDS):
-        assert hot.among(frozenset({1})) == {1}
-        hot.add(range(start, start + MAX_HOT_BANDS // 2))
-    assert not hot.among(frozenset({1}))
+def owned(post: str, bands: Iterable[int]) -> dict[int, Candidate]:
+    """Return an owner of bands, by band."""
+    return dict.fromkeys(bands, Candidate(post, SEEN, Sketch({})))
+
+
+def test_latest_known_owners_are_kept() -> None:
+    known, first = KnownOwners(lambda: 0.0), owned("a", [1, 2])
+    known.add(first)
+    assert known.of(frozenset({2, 3})) == {2: first[2].sketch}
+    known.discard([2, 3])
+    assert not known.of(frozenset({2, 3}))
+    for start in (10, MAX_KNOWN_BANDS):
+        assert known.of(frozenset({1}))
+        known.add(owned("b", range(start, start + MAX_KNOWN_BANDS // 2)))
+    assert not known.of(frozenset({1}))
+
+
+def test_known_owners_are_few_even_if_each_has_one_band() -> None:
+    known = KnownOwners(lambda: 0.0)
+    for band in range(MAX_KNOWN_OWNERS):
+        known.add(owned(str(band), [band]))
+    kept = known.of(frozenset(range(MAX_KNOWN_OWNERS)))
+    assert MAX_KNOWN_OWNERS // 2 <= len(kept) <= MAX_KNOWN_OWNERS
+
+
+def test_known_owners_are_forgotten_after_a_minute() -> None:
+    # Another process may have edited them.
+    now = [0.0]
+    known = KnownOwners(lambda: now[0])
+    known.add(owned("a", [1]))
+    now[0] = KNOWN_SECONDS / 2
+    assert known.of(frozenset({1}))
+    known.add(owned("b", [2]))
+    now[0] = KNOWN_SECONDS
+    assert not known.of(frozenset({1}))
+    assert known.of(frozenset({2}))
+    now[0] = 3 * KNOWN_SECONDS
+    assert not known.of(frozenset({2}))
 
 
 def site(**keys: object) -> Wrapper:

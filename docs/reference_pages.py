@@ -34,9 +34,8 @@ from crawler.extract.notification_rules import Rule
 from crawler.extract.site_definition import Wrapper
 from crawler.notify.channels import Channel, Smtp
 from crawler.ops.metrics import of_processes
-from crawler.reports.metrics import of_database
+from crawler.reports.metrics import Described, of_database
 from crawler.storage.validators import VALIDATORS
-from crawler.utils.prometheus import Described
 from spiders.feeds import FeedsArguments
 from spiders.site import CellsArguments, SiteArguments
 from spiders.wrapper import Arguments

@@ -43,8 +43,8 @@ from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
 from crawler.ops.schedule import FAILED, JOB_NAMES
+from crawler.reports.metrics import Described, Values, by_spider, described
 from crawler.storage.client import Store
-from crawler.utils.prometheus import Described, Values, by_spider, described
 from crawler.utils.time import Clock
 from crawler.web.options import Address
 

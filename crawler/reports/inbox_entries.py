@@ -14,6 +14,7 @@ from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.reports.changes import posts_summary, summary_of
+from crawler.reports.history import DiffBuilder, Segment
 from crawler.reports.net_changes import (
     ChangeKind,
     Contents,
@@ -22,7 +23,6 @@ from crawler.reports.net_changes import (
     net_changes,
     text_of,
 )
-from crawler.reports.version_diff import DiffBuilder, Segment
 from crawler.storage import change_events, visits
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document

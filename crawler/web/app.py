@@ -35,7 +35,6 @@ from crawler.reports.site_history import ChangeCounts, VisitCounts
 from crawler.storage.accounts import users
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
-from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.dependencies import WebDatabase
@@ -54,7 +53,7 @@ from crawler.web.routes import AREAS
 from crawler.web.routes.board import Streams
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.site_views import Figures
-from crawler.web.subprocesses import DuplicateJobs, Planner, Subprocesses
+from crawler.web.subprocesses import Crawls, DuplicateJobs, Planner, Subprocesses
 
 if TYPE_CHECKING:
     from crawler.web.websub.service import PushOfApp

@@ -20,9 +20,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from crawler.errors import StorageError
 from crawler.fetch.guard import is_loopback
-from crawler.reports.metrics import read, up
+from crawler.reports.metrics import read, text_of, up
 from crawler.utils.process import end_tasks
-from crawler.utils.prometheus import text_of
 from crawler.web.auth import for_programs
 from crawler.web.dependencies import WebDatabase
 from crawler.web.options import Address, WebOptions

@@ -24,8 +24,13 @@ from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, wort
 from crawler.extract.response import PASSWORD
 from crawler.extract.site_definition import OPTIONAL_VALUES, PAGE_VALUES
 from crawler.reports import site_setup
-from crawler.reports.definition_edit import DefinitionEdit
-from crawler.reports.site_setup import SAMPLE_PAGES, CategoryItems, ChosenField, FieldValues
+from crawler.reports.site_setup import (
+    SAMPLE_PAGES,
+    CategoryItems,
+    ChosenField,
+    DefinitionEdit,
+    FieldValues,
+)
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.urls import host_of
 

@@ -40,7 +40,7 @@ from crawler.storage.paging import Key
 from crawler.storage.site_queries import SiteState
 from crawler.storage.sites import Site
 from crawler.utils.process import end_tasks
-from crawler.web.commands import Crawl, Crawls
+from crawler.web.subprocesses import Crawl, Crawls
 
 # Time for which numbers are shown again without computing them, so that a page is consistent.
 # Categories and patterns change little; a run changes them before.

@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crawler.config import Config
-from crawler.reports.metrics import read
+from crawler.reports.metrics import read, text_of
 from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
-from crawler.utils.prometheus import text_of
 from tests.bench.crawls import Crawl, freshet
 from tests.bench.planned import insert
 from tests.site.running import RunningSite

@@ -36,8 +36,7 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Write or print the metrics."""
         # prometheus_client is slow to import, and --help does not need it.
-        from crawler.reports.metrics import samples_of
-        from crawler.utils.prometheus import text_of
+        from crawler.reports.metrics import samples_of, text_of
 
         metrics = asyncio.run(self._read())
         if opts.out is not None:

@@ -16,15 +16,19 @@ from starlette.responses import Response, StreamingResponse
 from crawler.errors import Busy, ConfigError
 from crawler.feeds import opml
 from crawler.feeds.subscriptions import MAX_FEED_CATEGORIES, TITLE_CHARACTERS, category_of, tidy
-from crawler.reports import feed_reader as report
+from crawler.reports import feeds as report
 from crawler.reports.duplicates import side_by_side
-from crawler.reports.feed_reader import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
 from crawler.reports.feeds import (
     COMMAND,
     AddReport,
     FeedState,
+    Folder,
+    FullPost,
     ImportReport,
+    ReaderPost,
     RemovalReport,
+    Shelf,
+    UnreadFeed,
     import_report,
     remove_feeds,
 )
@@ -34,7 +38,6 @@ from crawler.storage.client import Store
 from crawler.storage.feed_reader import Reading
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep, for_viewers
-from crawler.web.commands import add_feeds
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, Time, cursor_of
 from crawler.web.pages import (
     Form,
@@ -46,6 +49,7 @@ from crawler.web.pages import (
     wants_fragment,
     with_parameters,
 )
+from crawler.web.subprocesses import add_feeds
 
 router = APIRouter(prefix="/feeds")
 api = APIRouter(prefix="/feeds", tags=["feeds"])

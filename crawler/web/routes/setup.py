@@ -16,10 +16,12 @@ from crawler.errors import Busy, FreshetError, first_problem
 from crawler.extract.fields import FieldType
 from crawler.extract.stored_definition import edited_toml, toml_of
 from crawler.reports import site_setup
-from crawler.reports.definition_edit import PATTERN_KEYS, SINGLE_KEYS, DefinitionEdit
 from crawler.reports.site_setup import (
+    PATTERN_KEYS,
     SAMPLE_PAGES,
+    SINGLE_KEYS,
     ChosenField,
+    DefinitionEdit,
     Matches,
 )
 from crawler.storage import sites

@@ -13,10 +13,9 @@ from starlette.responses import RedirectResponse, Response
 from crawler.errors import ConfigError
 from crawler.items import Outcome
 from crawler.planning.report_types import Explanation
-from crawler.reports import target, version_diff
-from crawler.reports.history import VisitRow, visit_row
+from crawler.reports import history, target
+from crawler.reports.history import StoredVersion, VersionDiff, VisitRow, visit_row
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
-from crawler.reports.version_diff import StoredVersion, VersionDiff
 from crawler.storage import posts, target_queries, visits
 from crawler.storage.client import Document
 from crawler.utils.urls import target_id
@@ -306,7 +305,7 @@ async def target_versions(store: StoreDep, document: TargetDep, place: PlaceDep)
     rows = await posts.read_versions(
         store.db, document["spider"], document["url"], place.limit, place.after
     )
-    stored = [version_diff.version_of(row) for row in rows.rows]
+    stored = [history.version_of(row) for row in rows.rows]
     return VersionPage(versions=stored, next=cursor_of(rows.last))
 
 
@@ -318,7 +317,7 @@ async def target_difference(
     pair = await target.content_of_pair(
         store.db, document["spider"], document["url"], (before, after)
     )
-    return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
+    return await history.compared(*pair, Subprocesses.of(request.app).comparing)
 
 
 @api.get("/{target_id}/values", name="targets.api_values")

@@ -38,12 +38,15 @@ from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import UNLIMITED
 from crawler.web.options import PushOptions, SubscriptionOptions, WebOptions
 from crawler.web.server import Limits, create_minimal_app, listen, served
-from crawler.web.websub.hubs import AFTER_REFUSAL, Hubs, lease_of, renewal
 from crawler.web.websub.subscriptions import (
+    AFTER_REFUSAL,
+    Hubs,
     Subscriptions,
     Tokens,
     in_one_line,
     is_signed,
+    lease_of,
+    renewal,
     unsubscribe,
 )
 

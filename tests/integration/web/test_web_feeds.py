@@ -430,11 +430,11 @@ def test_page_without_a_feed_keeps_the_form_values(
 
 
 def test_slow_page_does_not_block_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.web.commands.MAX_ADD_SECONDS", 0.05)
+    monkeypatch.setattr("crawler.web.subprocesses.MAX_ADD_SECONDS", 0.05)
     page = add(local, "https://feed.example/")
     assert page.status_code == 422
     assert "did not answer within 0.05 s" in page.text
-    monkeypatch.setattr("crawler.web.commands.MAX_ADDS", 0)
+    monkeypatch.setattr("crawler.web.subprocesses.MAX_ADDS", 0)
     assert "other feeds are being added" in add(local, "https://feed.example/").text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crawler.reports.feed_reader import feeds_page
+from crawler.reports.feeds import feeds_page
 from crawler.reports.site_history import ChangeCounts, HourVisits, VisitCounts
 from crawler.storage import change_events, site_queries
 from crawler.storage.accounts import users

@@ -40,10 +40,17 @@ from crawler.ops.metrics import (
     result_of,
     samples_to_carry,
 )
-from crawler.reports.metrics import dead_letters, estimated, of_database, queue_families
+from crawler.reports.metrics import (
+    Described,
+    Fixed,
+    dead_letters,
+    estimated,
+    of_database,
+    queue_families,
+    text_of,
+)
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import NUMBERS, Sample
-from crawler.utils.prometheus import Described, Fixed, text_of
 from crawler.web.metrics import MetricsSource, probes, router
 from crawler.web.options import Address, WebOptions, address_of
 from crawler.web.server import create_minimal_app

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler.reports.version_diff import CONTEXT_LINES, compare
+from crawler.reports.history import CONTEXT_LINES, compare
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

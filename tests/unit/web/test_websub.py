@@ -20,17 +20,19 @@ from crawler.fetch import guard
 from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
 from crawler.storage.websub import is_active
 from crawler.web.options import add_push_options, push_options_of
-from crawler.web.websub.hubs import (
+from crawler.web.websub.subscriptions import (
     MAX_RUNNING,
     MAX_RUNNING_PER_HOST,
     MAX_WAITING_PER_HOST,
     HubBackoff,
     TaskPool,
+    Tokens,
+    is_signed,
     lease_of,
+    new_secret,
     renewal,
     retry_pause,
 )
-from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 from pipelines.feed_posts import poll_hours
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

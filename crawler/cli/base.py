@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
@@ -32,6 +32,7 @@ from crawler.utils.terminal import as_json, complain, escape_unencodable, guard_
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from rich.table import Table
     from twisted.python.failure import Failure
 
     from crawler.storage.client import Database
@@ -219,7 +220,7 @@ class ActionsCommand(FreshetCommand):
         if not args or args[0] not in self.actions:
             problem = f"unknown action {args[0]!r}" if args else "ACTION is missing"
             available = ", ".join(self.actions)
-            raise UsageError(f"{problem}. Available: {available}", print_help=False)
+            raise usage_error(f"{problem}. Available: {available}")
         self.parser_of(args[0]).parse_intermixed_args(args[1:], opts)
         super().run(args[:1], opts)
 
@@ -245,7 +246,12 @@ class _ActionParser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments: -"):
             message = unknown_option(unknown[0], self._option_string_actions)
-        raise UsageError(message, print_help=False)
+        raise usage_error(message)
+
+
+def usage_error(problem: str) -> UsageError:
+    """Return an error about the arguments, to print without the whole help; exit code 2."""
+    return UsageError(problem, print_help=False)
 
 
 def unknown_option(option: str, options: Iterable[str]) -> str:
@@ -262,13 +268,13 @@ def refuse_left_over(
     """
     for arg in args:
         if arg.startswith("-"):
-            raise UsageError(unknown_option(arg, options), print_help=False)
+            raise usage_error(unknown_option(arg, options))
     needed = [name for name in arguments if not name.startswith("[")]
     if len(args) < len(needed):
-        raise UsageError(f"{needed[len(args)]} is missing", print_help=False)
+        raise usage_error(f"{needed[len(args)]} is missing")
     endless = bool(arguments) and "…" in arguments[-1]
     if len(args) > len(arguments) and not endless:
-        raise UsageError(f"unexpected argument {args[len(arguments)]!r}", print_help=False)
+        raise usage_error(f"unexpected argument {args[len(arguments)]!r}")
 
 
 @overload
@@ -289,6 +295,20 @@ def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None:
 def print_json(value: Any) -> None:
     """Print a value as JSON, with times as ISO 8601 in UTC and ids as text."""
     print_line(as_json(value, indent=1))
+
+
+def table(*columns: str, right: Collection[str] = (), whole: Collection[str] = ()) -> Table:
+    """Return a table with these headings. right: columns of numbers; whole: never wrapped, too."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        is_number = name in right
+        made.add_column(
+            name, justify="right" if is_number else "left", no_wrap=is_number or name in whole
+        )
+    return made
 
 
 def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T:
@@ -474,7 +494,7 @@ def spider_arguments(given: list[str]) -> dict[str, str]:
     try:
         return arglist_to_dict(given)
     except ValueError:
-        raise UsageError("invalid -a value. Use -a NAME=VALUE", print_help=False) from None
+        raise usage_error("invalid -a value. Use -a NAME=VALUE") from None
 
 
 def spider_named(settings: BaseSettings, name: str) -> type[Spider]:

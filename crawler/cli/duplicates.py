@@ -12,15 +12,14 @@ from typing import Any, TypeVar
 
 from bson import ObjectId
 from bson.errors import InvalidId
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import TypedDict
 
-from crawler.cli.base import confirm, print_json, with_database
-from crawler.cli.types import positive_int
+from crawler.cli.base import confirm, print_json, table, with_database
+from crawler.cli.options import add_yes, positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
@@ -173,15 +172,12 @@ def _show_original(console: Console, row: ClusterRow | Cluster) -> None:
 
 def _show_cluster(console: Console, cluster: Cluster) -> None:
     _show_original(console, cluster)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("alike", justify="right", no_wrap=True)
-    table.add_column("created (UTC)", no_wrap=True)
-    table.add_column("copy")
+    copies = table("alike", "created (UTC)", "copy", right={"alike"}, whole={"created (UTC)"})
     for post in cluster["members"]:
         alike = "" if post["similarity"] is None else f"{post['similarity']:.0%}"
         copy = "\n".join(filter(None, (title_of(post["title"]), place_of(post))))
-        table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(copy))
-    console.print(table)
+        copies.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(copy))
+    console.print(copies)
     if (shown := len(cluster["members"])) < cluster["copies"]:
         more = f"{shown:,} oldest shown. --limit N shows more, --json shows all"
         console.print(more, soft_wrap=True)
@@ -196,7 +192,7 @@ def _show_cluster(console: Console, cluster: Cluster) -> None:
 def kept_options(parser: argparse.ArgumentParser) -> None:
     """Add `--forget` and `--yes`."""
     parser.add_argument("--forget", metavar="NAME", help="delete the index with this name")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    add_yes(parser)
 
 
 def run_kept(config: Config, opts: argparse.Namespace) -> int:
@@ -207,15 +203,13 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
         if opts.json:
             print_json(rows)
         elif rows:
-            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-            for heading in ("name", "compared by", "texts", "clusters", "made", "used"):
-                is_number = heading in ("texts", "clusters")
-                table.add_column(heading, justify="right" if is_number else "left")
+            columns = ("name", "compared by", "texts", "clusters", "made", "used")
+            indexes = table(*columns, right={"texts", "clusters"})
             for kept in rows:
                 numbers = (f"{kept['texts']:,}", f"{kept['clusters']:,}")
                 days = (f"{kept['made_at']:%Y-%m-%d}", f"{kept['used_at']:%Y-%m-%d}")
-                table.add_row(kept["name"], kept["scheme"], *numbers, *days)
-            stdout().print(table)
+                indexes.add_row(kept["name"], kept["scheme"], *numbers, *days)
+            stdout().print(indexes)
         else:
             print_line("no kept indexes. scrapy duplicates check FILE --keep NAME stores one")
         return 0
@@ -342,15 +336,15 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _show_diff(console: Console, rows: list[DiffRow]) -> None:
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(ratio=1, overflow="fold")
-    table.add_column(width=1)
-    table.add_column(ratio=1, overflow="fold")
+    sentences = Table.grid(padding=(0, 1), expand=True)
+    sentences.add_column(ratio=1, overflow="fold")
+    sentences.add_column(width=1)
+    sentences.add_column(ratio=1, overflow="fold")
     for row in rows[:MAX_DIFF_ROWS]:
         mark = row["mark"]
         if mark == GAP:
             same = Text(f"… {count(row['left_out'], 'equal sentence')}", style="dim")
-            table.add_row(same, "", "")
+            sentences.add_row(same, "", "")
             continue
         sides = []
         both = ((row["left"], row["left_spans"]), (row["right"], row["right_spans"]))
@@ -360,8 +354,8 @@ def _show_diff(console: Console, rows: list[DiffRow]) -> None:
             for start, stop in spans:
                 text.stylize(SPAN_STYLES[place], start, stop)
             sides.append(text)
-        table.add_row(sides[0], mark, sides[1])
-    console.print(table)
+        sentences.add_row(sides[0], mark, sides[1])
+    console.print(sentences)
     if (more := len(rows) - MAX_DIFF_ROWS) > 0:
         console.print(f"and {count(more, 'more row')}. --json shows all")
 

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json
 from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
-from crawler.cli.types import similarity
+from crawler.cli.options import similarity
 from crawler.config import Config
 from crawler.dedup.posts import ALONE, Candidate, id_of
 from crawler.dedup.sketch import NAMES, Scheme, scheme_of

@@ -14,13 +14,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import BinaryIO, cast
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 from typing_extensions import TypedDict
 
-from crawler.cli.base import MIN_FIGURES_COLUMNS, confirm, print_json, with_database
-from crawler.cli.types import category, positive_int
+from crawler.cli.base import MIN_FIGURES_COLUMNS, confirm, print_json, table, with_database
+from crawler.cli.options import add_limit, add_yes, category
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.feeds import opml
@@ -326,7 +324,7 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
 def remove_options(parser: argparse.ArgumentParser) -> None:
     """Add the URLs, `--yes`, `--dry-run` and `--spider`."""
     parser.add_argument("urls", metavar="URL", nargs="+", help="feed to remove, or its alias")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    add_yes(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be removed, without removing it"
     )
@@ -392,10 +390,7 @@ def list_options(parser: argparse.ArgumentParser) -> None:
         "--category", metavar="NAME", type=category,
         help="list only feeds in this category and its subcategories",
     )  # fmt: skip
-    parser.add_argument(
-        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-        help=f"maximum number of rows in the table (default: {DEFAULT_LIMIT}); --json lists all",
-    )  # fmt: skip
+    add_limit(parser, "rows in the table", DEFAULT_LIMIT, "; --json lists all")
     spider_option(parser)
 
 
@@ -435,15 +430,12 @@ async def _print_table(
     console = stdout()
     is_wide = console.width >= MIN_WIDE_COLUMNS
     has_figures = console.width >= MIN_FIGURES_COLUMNS
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("feed", "URL") if is_wide else ("feed",):
-        table.add_column(name)
-    for name in ("a week", "size", "fetched", "next", "missed") if has_figures else ("next",):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state")
+    names = ("feed", "URL") if is_wide else ("feed",)
+    numbers = ("a week", "size", "fetched", "next", "missed") if has_figures else ("next",)
+    feeds = table(*names, *numbers, "state", right=numbers)
     is_cut = False
     async for row in rows:
-        if is_cut := table.row_count == opts.limit:
+        if is_cut := feeds.row_count == opts.limit:
             break
         rate, size, missed = row["rate_per_week"], row["feed_size"], row["missed_posts"]
         title = tidy(row["title"] or "", TITLE_CHARACTERS)
@@ -460,15 +452,15 @@ async def _print_table(
             next_visit,
             amount(round(missed)) if missed else "",
         )
-        table.add_row(
+        feeds.add_row(
             *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
             *(figures if has_figures else (next_visit,)),
             # Not cut off on a narrow terminal: it says what to do.
             Text(visible(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…"))),
         )
-    shown = count(table.row_count, "feed")
-    if table.row_count:
-        console.print(table)
+    shown = count(feeds.row_count, "feed")
+    if feeds.row_count:
+        console.print(feeds)
         if is_cut:
             shown = f"first {shown} shown. --limit N shows more, --json shows all"
         console.print(shown)

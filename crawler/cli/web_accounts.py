@@ -14,6 +14,7 @@ from rich.table import Table
 from typing_extensions import TypedDict
 
 from crawler.cli.base import Action, confirm, option, print_json, with_database
+from crawler.cli.options import add_yes
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage.accounts import users
@@ -93,7 +94,7 @@ def role_options(parser: argparse.ArgumentParser) -> None:
 def remove_options(parser: argparse.ArgumentParser) -> None:
     """Add the user and `--yes`."""
     name_argument(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    add_yes(parser)
 
 
 def token_options(parser: argparse.ArgumentParser) -> None:

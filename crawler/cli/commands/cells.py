@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json, with_database
+from crawler.cli.base import FreshetCommand, print_json, table, with_database
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import HOUR, amount, count, period, span
 
@@ -109,20 +109,15 @@ class Command(FreshetCommand):
             self._show(report)
 
     def _show(self, report: CellsReport) -> None:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
         console = stdout()
         if not report["cells"]:
             console.print("no cells. Run scrapy crawl cells -a file=cells.toml first")
             return
         columns = ("cell", "group", "every", "takes", "age", "ratio", "error")
-        table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for column in table.columns[1:-1]:
-            column.no_wrap = True
+        cells = table(*columns, whole=columns[1:-1])
         for cell in report["cells"]:
             takes, age = cell["execution_seconds"], cell["age_seconds"]
-            table.add_row(
+            cells.add_row(
                 shortened(f"{cell['spider']}/{cell['name']}"),
                 cell["group"] or PLANNED,
                 _text(cell["period_seconds"] and period(cell["period_seconds"] / HOUR)),
@@ -131,8 +126,8 @@ class Command(FreshetCommand):
                 _text(cell["ratio"]),
                 shortened(shorten(cell["error"] or "", ERROR_CHARACTERS)),
             )
-        console.print(table)
-        groups = Table("group", "cells", "ratio", "expected", "errors", box=SIMPLE_HEAD)
+        console.print(cells)
+        groups = table("group", "cells", "ratio", "expected", "errors")
         for name, figures in report["groups"].items():
             groups.add_row(name, *map(_text, figures.values()))
         console.print(groups)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
-from crawler.cli.types import as_time, positive_int, time_or_age, url_part
+from crawler.cli.options import add_limit, as_time, time_or_age, url_part
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
 
@@ -43,10 +43,7 @@ class Command(FreshetCommand):
             "--match", metavar="PART", type=url_part,
             help="only URLs that contain PART; * matches any characters",
         )  # fmt: skip
-        parser.add_argument(
-            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-            help=f"maximum number of changes (default: {DEFAULT_LIMIT})",
-        )  # fmt: skip
+        add_limit(parser, "changes", DEFAULT_LIMIT)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the changes, and the number of changes that are not shown."""

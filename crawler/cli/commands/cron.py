@@ -10,10 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json, usage_error
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import PRIVATE_KEYS, ConfigError, ServerError
 from crawler.utils.terminal import complain, print_line
@@ -81,7 +80,7 @@ class Command(FreshetCommand):
         config = self.config
         if opts.worker:
             if not opts.systemd:
-                raise UsageError("--worker requires --systemd", print_help=False)
+                raise usage_error("--worker requires --systemd")
             if config.redis_url is None:
                 raise ConfigError(
                     "--worker: workers share a crawl run through Redis, but REDIS_URL is not set. "
@@ -89,9 +88,7 @@ class Command(FreshetCommand):
                 )
         if opts.web:
             if not opts.systemd or opts.worker or args:
-                raise UsageError(
-                    "--web requires --systemd, without --worker and names", print_help=False
-                )
+                raise usage_error("--web requires --systemd, without --worker and names")
             print_line(unit(config, [], WEB).rstrip("\n"))
             return
         spiders = jobs.spiders_of(self.settings)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable
 from typing import ClassVar
 
-from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json, refuse_left_over
+from crawler.cli.base import (
+    FreshetCommand,
+    print_json,
+    refuse_left_over,
+    usage_error,
+    with_database,
+)
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
@@ -74,9 +77,7 @@ class Command(FreshetCommand):
         """Run the action and print its result."""
         action = args[0]
         if action not in ACTIONS:
-            raise UsageError(
-                f"unknown action {action!r}. Available: {', '.join(ACTIONS)}", print_help=False
-            )
+            raise usage_error(f"unknown action {action!r}. Available: {', '.join(ACTIONS)}")
         refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,), self.options)
         if action == COPY:
             self._copy(args[1], opts)
@@ -130,10 +131,17 @@ class Command(FreshetCommand):
         }
 
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
-        from crawler.storage.client import without_password
+        from crawler.storage.client import Database, server_uri, without_password
+        from crawler.storage.transfer import copy, target_of, writers_locked_out
 
-        with working(self.config.progress, "opening the databases") as progress:
-            counts = asyncio.run(self._copy_locked(uri, progress))
+        config = self.config
+
+        async def copy_locked(source: Database) -> dict[str, int]:
+            async with target_of(uri, config) as target, writers_locked_out(source, config):
+                return await copy(source, target, server_uri(config), progress)
+
+        with working(config.progress, "opening the databases") as progress:
+            counts = with_database(config, copy_locked)
         to = without_password(uri)
         if opts.json:
             report: CopyReport = {
@@ -145,19 +153,3 @@ class Command(FreshetCommand):
         print_line(
             f"copied {copied} to {to}. Set MONGO_URI to this server; the source is unchanged"
         )
-
-    async def _copy_locked(self, uri: str, progress: Callable[[str], None]) -> dict[str, int]:
-        """Copy the database while other writers are locked out.
-
-        Returns the number of documents by collection. Raises ServerError if a writer is running.
-        """
-        from crawler.storage.client import opened, server_uri
-        from crawler.storage.transfer import copy, target_of, writers_locked_out
-
-        config = self.config
-        async with (
-            opened(config) as source,
-            target_of(uri, config) as target,
-            writers_locked_out(source, config),
-        ):
-            return await copy(source, target, server_uri(config), progress)

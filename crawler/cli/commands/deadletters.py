@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Action, ActionsCommand, print_json, with_database
+from crawler.cli.base import Action, ActionsCommand, print_json, table, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, shortened, stdout
@@ -76,9 +76,6 @@ def add_selection(parser: argparse.ArgumentParser, *, verb: str) -> None:
 
 def run_list(config: Config, opts: argparse.Namespace) -> None:
     """Print the dead-lettered pages, newest first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from crawler.storage import runs
 
     rows = with_database(config, lambda db: runs.dead_letters(db, opts.spider))
@@ -87,13 +84,12 @@ def run_list(config: Config, opts: argparse.Namespace) -> None:
     elif not rows:
         print_line("no dead letters")
     else:
-        table = Table("URL", "spider", "since (UTC)", "workers lost", box=SIMPLE_HEAD)
-        for column in table.columns[1:]:
-            column.no_wrap = True
+        columns = ("URL", "spider", "since (UTC)", "workers lost")
+        letters = table(*columns, whole=columns[1:])
         for row in rows:
             since = f"{row['at']:%Y-%m-%d %H:%M}"
-            table.add_row(shortened(row["url"]), row["spider"], since, str(row["leases"]))
-        stdout().print(table)
+            letters.add_row(shortened(row["url"]), row["spider"], since, str(row["leases"]))
+        stdout().print(letters)
 
 
 def change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 from zoneinfo import ZoneInfo
 
 from crawler.cli.base import FreshetCommand, print_json, with_database
+from crawler.cli.options import add_spider_of_target
 from crawler.utils.terminal import stdout, working
 from crawler.utils.text import DAY, NOT_KNOWN, amount, count, span, visit_frequency
 from crawler.utils.time import NEVER
@@ -35,33 +35,27 @@ class Command(FreshetCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the `--spider` option."""
         super().add_options(parser)
-        parser.add_argument(
-            "--spider", metavar="NAME", help="spider of the target, if several visit the URL"
-        )
+        add_spider_of_target(parser)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the page's history and plan, and the reasons."""
-        with working(self.config.progress, "opening the database") as progress:
-            explanation = with_database(
-                self.config, lambda db: self._explain(db, args[0], opts.spider, progress)
-            )
+        from crawler.storage.target_queries import target_of
+
+        config = self.config
+
+        async def explain(db: Database) -> Explanation:
+            target = await target_of(db, config, args[0], opts.spider)
+            # Slow to import. Unknown URLs are reported before.
+            from crawler.planning.explain import explain_target
+
+            return await explain_target(db, config, target, config.clock.now(), progress)
+
+        with working(config.progress, "opening the database") as progress:
+            explanation = with_database(config, explain)
         if opts.json:
             print_json(explanation)
         else:
             self._show(explanation)
-
-    async def _explain(
-        self, db: Database, url: str, spider: str | None, progress: Callable[[str], None]
-    ) -> Explanation:
-        from crawler.storage.target_queries import target_of
-
-        config = self.config
-        now = config.clock.now()
-        target = await target_of(db, config, url, spider)
-        # Slow to import. Unknown URLs are reported before.
-        from crawler.planning.explain import explain_target
-
-        return await explain_target(db, config, target, now, progress)
 
     def _show(self, explanation: Explanation) -> None:
         from rich.table import Table

@@ -7,10 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from scrapy.exceptions import UsageError
-
-from crawler.cli.base import FreshetCommand, no_targets, print_json, spiders_of
-from crawler.cli.types import as_time, time_or_age
+from crawler.cli.base import FreshetCommand, no_targets, print_json, spiders_of, usage_error
+from crawler.cli.options import add_spiders, as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, without_secrets, working
 from crawler.utils.text import count, megabytes
@@ -50,19 +48,14 @@ class Command(FreshetCommand):
             help="write all days since a day or time (UTC), or since a time ago such as 7d, again; "
             "only visits, versions and posts (default: only new rows)",
         )  # fmt: skip
-        parser.add_argument(
-            "--spider", action="append", metavar="NAME",
-            help="export only this spider (may be repeated; default: all spiders)",
-        )  # fmt: skip
+        add_spiders(parser, "export only this spider")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Export the tables, and print how many rows and files were written."""
         name, address = args
         if name not in (*TABLE_NAMES, ALL):
-            raise UsageError(
-                f"unknown table {name!r}. Available: {', '.join((*TABLE_NAMES, ALL))}",
-                print_help=False,
-            )
+            available = ", ".join((*TABLE_NAMES, ALL))
+            raise usage_error(f"unknown table {name!r}. Available: {available}")
         if opts.gzip and opts.file_format == FORMATS[0]:
             raise ConfigError("--gzip: Parquet is always compressed. Use it with jsonl or csv")
         if opts.since is not None and name not in (*BY_DAY, ALL):

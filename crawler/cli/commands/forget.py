@@ -8,6 +8,7 @@ from typing import ClassVar
 from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, confirm, print_json, with_database
+from crawler.cli.options import add_yes
 from crawler.utils.terminal import print_line
 from crawler.utils.text import documents
 
@@ -34,7 +35,7 @@ class Command(FreshetCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--yes` and `--dry-run`."""
         super().add_options(parser)
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        add_yes(parser)
         parser.add_argument(
             "--dry-run", action="store_true",
             help="print what would be deleted, without deleting it",

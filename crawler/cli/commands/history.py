@@ -11,6 +11,7 @@ from crawler.cli.base import (
     print_json,
     with_database,
 )
+from crawler.cli.options import add_spider_of_target
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
@@ -44,9 +45,7 @@ class Command(FreshetCommand):
             help="show the difference between two versions, by their numbers; negative numbers "
             "count from the end (default: -2 -1)",
         )  # fmt: skip
-        parser.add_argument(
-            "--spider", metavar="NAME", help="spider of the target, if several visit the URL"
-        )
+        add_spider_of_target(parser)
         parser.add_argument(
             "--source", metavar="FEED",
             help="show the post of this feed instead of the page at the URL",

@@ -16,7 +16,7 @@ from crawler.cli.base import (
     spiders_of,
     with_database,
 )
-from crawler.cli.types import pages, weeks
+from crawler.cli.options import pages, weeks
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
@@ -83,24 +83,21 @@ class Command(FreshetCommand):
         options.check()
         if opts.stop and options != PhaseOptions():
             raise ConfigError("--stop cannot be combined with other options")
-        done = with_database(
-            self.config, lambda db: self._learn(db, args[0], options, stop=opts.stop)
-        )
+        from crawler.storage import leases
+
+        config, spider = self.config, args[0]
+        busy = f"another scrapy learn {spider} is running"
+
+        async def learn(db: Database) -> PhaseReport:
+            await spiders_of(db, spider)
+            async with leases.held(db, config, f"learn {spider}", busy):
+                return await _update_phase(db, spider, options, config.clock.now(), stop=opts.stop)
+
+        done = with_database(config, learn)
         if opts.json:
             print_json(done)
         else:
             self._show(done)
-
-    async def _learn(
-        self, db: Database, spider: str, options: PhaseOptions, *, stop: bool
-    ) -> PhaseReport:
-        from crawler.storage import leases
-
-        await spiders_of(db, spider)
-        now = self.config.clock.now()
-        busy = f"another scrapy learn {spider} is running"
-        async with leases.held(db, self.config, f"learn {spider}", busy):
-            return await self._update_phase(db, spider, options, now, stop=stop)
 
     def _show(self, done: PhaseReport) -> None:
         console = stdout()
@@ -132,36 +129,37 @@ class Command(FreshetCommand):
                 soft_wrap=True,
             )
 
-    async def _update_phase(
-        self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
-    ) -> PhaseReport:
-        """Start, change or end the sampling phase of a spider; return its progress or result."""
-        from crawler.planning.sampling_phase import PhaseOptions, choose, outcome, progress
-        from crawler.storage import sampling_phases
 
-        phase = await sampling_phases.follow(db, spider, now)
-        if phase is None and stop:
-            raise ConfigError(f"{spider} is not in a sampling phase")
-        if (
-            phase is None
-            and options == PhaseOptions()
-            and (last := await sampling_phases.latest(db, spider))
-        ):
-            return outcome(last)
-        if phase is None or options.differs_from(phase):
-            choice = await choose(db, spider, options.over(phase) if phase else options, now)
-            if phase is not None:
-                await sampling_phases.end(db, phase, now)
-            await sampling_phases.begin(db, choice.phase, choice.places)
-            phase = await sampling_phases.follow(db, spider, now) or choice.phase
-            done = await progress(db, phase, now)
-            done["begun"], done["notes"] = True, choice.notes
-            return done
-        done = await progress(db, phase, now)
-        if stop:
+async def _update_phase(
+    db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
+) -> PhaseReport:
+    """Start, change or end the sampling phase of a spider; return its progress or result."""
+    from crawler.planning.sampling_phase import PhaseOptions, choose, outcome, progress
+    from crawler.storage import sampling_phases
+
+    phase = await sampling_phases.follow(db, spider, now)
+    if phase is None and stop:
+        raise ConfigError(f"{spider} is not in a sampling phase")
+    if (
+        phase is None
+        and options == PhaseOptions()
+        and (last := await sampling_phases.latest(db, spider))
+    ):
+        return outcome(last)
+    if phase is None or options.differs_from(phase):
+        choice = await choose(db, spider, options.over(phase) if phase else options, now)
+        if phase is not None:
             await sampling_phases.end(db, phase, now)
-            done["learning"], done["ended"] = False, now
+        await sampling_phases.begin(db, choice.phase, choice.places)
+        phase = await sampling_phases.follow(db, spider, now) or choice.phase
+        done = await progress(db, phase, now)
+        done["begun"], done["notes"] = True, choice.notes
         return done
+    done = await progress(db, phase, now)
+    if stop:
+        await sampling_phases.end(db, phase, now)
+        done["learning"], done["ended"] = False, now
+    return done
 
 
 def _summary(done: PhaseReport) -> Iterator[str]:

@@ -36,9 +36,17 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Write or print the metrics."""
         # prometheus_client is slow to import, and --help does not need it.
-        from crawler.reports.metrics import samples_of, text_of
+        from crawler.reports.metrics import read, samples_of, text_of
+        from crawler.storage.client import Store
 
-        metrics = asyncio.run(self._read())
+        async def read_all() -> list[Metric]:
+            store = await Store.open(self.config)
+            try:
+                return await read(store)
+            finally:
+                await store.close()
+
+        metrics = asyncio.run(read_all())
         if opts.out is not None:
             try:
                 with atomic_replace(opts.out) as draft:
@@ -49,13 +57,3 @@ class Command(FreshetCommand):
             print_json(samples_of(metrics))
         else:
             sys.stdout.write(text_of(metrics).decode())
-
-    async def _read(self) -> list[Metric]:
-        from crawler.reports.metrics import read
-        from crawler.storage.client import Store
-
-        store = await Store.open(self.config)
-        try:
-            return await read(store)
-        finally:
-            await store.close()

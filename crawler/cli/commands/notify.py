@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Action, ActionsCommand, print_json, with_database
-from crawler.cli.types import positive_int
+from crawler.cli.base import Action, ActionsCommand, print_json, table, with_database
+from crawler.cli.options import add_limit, positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
@@ -209,9 +209,6 @@ def _summary(report: DeliveryReport) -> str:
 
 def run_status(config: Config, opts: argparse.Namespace) -> None:
     """Print the messages of each channel by state."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from crawler.notify import rounds
 
     state = with_database(config, lambda db: rounds.status(db, config.notify_file))
@@ -223,16 +220,14 @@ def run_status(config: Config, opts: argparse.Namespace) -> None:
     if not state["channels"]:
         print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
         return
-    table = Table("channel", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("waiting", "unconfirmed", "delivered", "dropped", "dead"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("oldest (UTC)", no_wrap=True)
+    states = ("waiting", "unconfirmed", "delivered", "dropped", "dead")
+    channels = table("channel", *states, "oldest (UTC)", right=states, whole={"oldest (UTC)"})
     for row in state["channels"]:
         numbers = (
             row["waiting"], row["unconfirmed"], row["delivered"], row["dropped"], row["dead"],
         )  # fmt: skip
-        table.add_row(row["channel"], *(f"{n:,}" for n in numbers), _minute(row["oldest"]))
-    stdout().print(table)
+        channels.add_row(row["channel"], *(f"{n:,}" for n in numbers), _minute(row["oldest"]))
+    stdout().print(channels)
     for row in state["channels"]:
         if row["reason"]:
             print_line(f"last failure of {row['channel']}: {row['reason']}")
@@ -328,10 +323,7 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
 def dead_options(parser: argparse.ArgumentParser) -> None:
     """Add `--channel` and `--limit`."""
     _channel_option(parser, "list only messages of this channel")
-    parser.add_argument(
-        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-        help=f"maximum number of messages (default: {DEFAULT_LIMIT})",
-    )  # fmt: skip
+    add_limit(parser, "messages", DEFAULT_LIMIT)
 
 
 def _channel_option(parser: argparse.ArgumentParser, text: str) -> None:
@@ -340,9 +332,6 @@ def _channel_option(parser: argparse.ArgumentParser, text: str) -> None:
 
 def run_dead(config: Config, opts: argparse.Namespace) -> None:
     """Print dead letters, newest first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from crawler.storage import outbox
 
     letters = with_database(config, lambda db: outbox.dead_letters(db, opts.channel, opts.limit))
@@ -352,15 +341,14 @@ def run_dead(config: Config, opts: argparse.Namespace) -> None:
     if not letters:
         print_line("no dead letters")
         return
-    table = Table("id", "channel", "page", "event of (UTC)", "attempts", "reason", box=SIMPLE_HEAD)
-    for column in (table.columns[0], table.columns[3]):
-        column.no_wrap = True
+    columns = ("id", "channel", "page", "event of (UTC)", "attempts", "reason")
+    dead = table(*columns, whole={"id", "event of (UTC)"})
     for letter in letters:
-        table.add_row(
+        dead.add_row(
             letter["id"], letter["channel"], shortened(letter["target"] or letter["spider"]),
             _minute(letter["at"]), str(letter["attempts"]), shortened(letter["reason"]),
         )  # fmt: skip
-    stdout().print(table)
+    stdout().print(dead)
     print_line("scrapy notify retry ID sends one again, scrapy notify retry --all sends all")
 
 

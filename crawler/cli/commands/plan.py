@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from crawler.planning.report import ChangesOverview, PlanOverview
     from crawler.storage.client import Database
 
-Progress = Callable[[str], None]
 DEFAULT_URLS = 20
 # The maximum number of spider names that fit into the title of a chart.
 SHOWN_NAMES = 3
@@ -58,62 +56,62 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the plan, or the changes."""
-        spider = args[0] if args else None
         if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
             raise ConfigError("--urls and --weeks must be greater than 0")
         if opts.calendar is not None:
             from crawler.planning import plots
 
             plots.check(opts.calendar)
-        if opts.changes:
-            with working(self.config.progress, "opening the database"):
-                changes = with_database(
-                    self.config, lambda db: self._changes(db, spider, opts.weeks, opts.urls)
-                )
-            if opts.json:
-                print_json(changes)
-                return
-        else:
-            with working(self.config.progress, "opening the database") as progress:
-                overview = with_database(
-                    self.config, lambda db: self._plan(db, spider, opts.calendar, progress)
-                )
-            if opts.json:
-                print_json(overview)
-                return
-        from crawler.cli.plan_output import show_changes, show_plan
+        show = self._show_changes if opts.changes else self._show_plan
+        show(args[0] if args else None, opts)
+
+    def _show_plan(self, spider: str | None, opts: argparse.Namespace) -> None:
+        from crawler.planning.report import current_plans
+
+        config = self.config
+
+        async def read(db: Database) -> PlanOverview:
+            spiders = await spiders_of(db, spider)
+            progress("summarizing the plan")
+            overview = await current_plans(db, spiders, config.clock.now())
+            if opts.calendar is not None:
+                progress("estimating when pages change")
+                await _draw(db, config, overview, opts.calendar)
+            return overview
+
+        with working(config.progress, "opening the database") as progress:
+            overview = with_database(config, read)
+        if opts.json:
+            print_json(overview)
+            return
+        from crawler.cli.plan_output import show_plan
 
         console = stdout()
-        if opts.changes:
-            for spider_changes in changes["changes"]:
-                show_changes(console, spider_changes)
-            return
         show_plan(console, overview)
         if overview["calendar"] is not None:
             console.print(f"heat map written to {overview['calendar']}")
 
-    async def _plan(
-        self, db: Database, spider: str | None, calendar: Path | None, progress: Progress
-    ) -> PlanOverview:
-        from crawler.planning.report import current_plans
-
-        spiders = await spiders_of(db, spider)
-        progress("summarizing the plan")
-        overview = await current_plans(db, spiders, self.config.clock.now())
-        if calendar is not None:
-            progress("estimating when pages change")
-            await _draw(db, self.config, overview, calendar)
-        return overview
-
-    async def _changes(
-        self, db: Database, spider: str | None, weeks: float | None, n_urls: int
-    ) -> ChangesOverview:
+    def _show_changes(self, spider: str | None, opts: argparse.Namespace) -> None:
         from crawler.planning.report import changes_found
         from crawler.storage import sites
 
-        since = None if weeks is None else self.config.clock.now() - timedelta(weeks=weeks)
-        rows = await sites.of_spiders(db, await spiders_of(db, spider))
-        return await changes_found(db, rows, since, n_urls)
+        now = self.config.clock.now()
+        since = None if opts.weeks is None else now - timedelta(weeks=opts.weeks)
+
+        async def read(db: Database) -> ChangesOverview:
+            rows = await sites.of_spiders(db, await spiders_of(db, spider))
+            return await changes_found(db, rows, since, opts.urls)
+
+        with working(self.config.progress, "opening the database"):
+            found = with_database(self.config, read)
+        if opts.json:
+            print_json(found)
+            return
+        from crawler.cli.plan_output import show_changes
+
+        console = stdout()
+        for changes in found["changes"]:
+            show_changes(console, changes)
 
 
 async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) -> None:

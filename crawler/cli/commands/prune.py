@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawler.cli.base import FreshetCommand, no_targets, print_json
+from crawler.cli.options import add_spiders
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, listed, megabytes
@@ -38,10 +39,7 @@ class Command(FreshetCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options for how much data to keep, and of which spiders."""
         super().add_options(parser)
-        parser.add_argument(
-            "--spider", action="append", metavar="NAME",
-            help="prune only this spider (may be repeated; default: all spiders)",
-        )  # fmt: skip
+        add_spiders(parser, "prune only this spider")
         parser.add_argument(
             "--keep-versions", type=int, metavar="N",
             help="number of versions to keep per target; 0 keeps all (default: "

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, option, print_json
+from crawler.cli.options import add_spiders
 from crawler.errors import Busy, ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, working
@@ -38,10 +39,7 @@ class Command(FreshetCommand):
         If none of them is given or set, the policy, budget and caps of the current plan are kept.
         """
         super().add_options(parser)
-        parser.add_argument(
-            "--spider", action="append", metavar="NAME",
-            help="plan only targets of this spider (may be repeated; default: all spiders)",
-        )  # fmt: skip
+        add_spiders(parser, "plan only targets of this spider")
         parser.add_argument(
             "--kind", choices=("pages", "feeds"),
             help="plan only pages or only feeds (default: both, each with its own budget)",

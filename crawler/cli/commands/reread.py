@@ -7,7 +7,7 @@ import asyncio
 from typing import ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spider_named
-from crawler.cli.types import as_time, time_or_age
+from crawler.cli.options import as_time, time_or_age
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -12,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, confirm, print_json, with_database
+from crawler.cli.options import add_yes
 from crawler.errors import ConfigError
-from crawler.utils.terminal import print_line
+from crawler.utils.terminal import print_line, working
 
 if TYPE_CHECKING:
-    from crawler.exchange.backup import Backup
+    from crawler.storage.client import Database
 
 
 class RestoreReport(TypedDict):
@@ -49,27 +48,36 @@ class Command(FreshetCommand):
             "--replace", action="store_true",
             help="replace the data of a database that is not empty",
         )  # fmt: skip
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        add_yes(parser)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the file, restore it, and print what was restored."""
         from crawler.exchange.backup import Backup
-        from crawler.storage.transfer import collection_in_use
-        from crawler.utils.terminal import working
+        from crawler.storage.transfer import collection_in_use, writers_locked_out
 
+        config = self.config
         with Backup.opened(Path(args[0])) as backup:
-            with working(self.config.progress, "checking the file") as progress:
+            with working(config.progress, "checking the file") as progress:
                 backup.verify(progress)
-            used = with_database(self.config, collection_in_use)
+            used = with_database(config, collection_in_use)
             if used is not None:
                 if not opts.replace:
                     raise ConfigError(
-                        f"database {self.config.database!r} is not empty: it has documents in "
+                        f"database {config.database!r} is not empty: it has documents in "
                         f"{used}. Add --replace to replace all of its data"
                     )
                 confirm("all current data of this database", opts)
-            with working(self.config.progress, "opening the database") as progress:
-                asyncio.run(self._restore(backup, progress, is_empty=used is None))
+
+            async def restore(db: Database) -> None:
+                async with writers_locked_out(db, config):
+                    if used is None and (found := await collection_in_use(db)) is not None:
+                        raise ConfigError(
+                            f"{found} is no longer empty. Stop all other processes, then try again"
+                        )
+                    await backup.restore(db, progress)
+
+            with working(config.progress, "opening the database") as progress:
+                with_database(config, restore)
             manifest = backup.manifest
         if opts.json:
             report: RestoreReport = {
@@ -79,16 +87,3 @@ class Command(FreshetCommand):
             print_json(report)
             return
         print_line(f"{manifest} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
-
-    async def _restore(
-        self, backup: Backup, progress: Callable[[str], None], *, is_empty: bool
-    ) -> None:
-        from crawler.storage.client import opened
-        from crawler.storage.transfer import collection_in_use, writers_locked_out
-
-        async with opened(self.config) as db, writers_locked_out(db, self.config):
-            if is_empty and (used := await collection_in_use(db)) is not None:
-                raise ConfigError(
-                    f"{used} is no longer empty. Stop all other processes, then try again"
-                )
-            await backup.restore(db, progress)

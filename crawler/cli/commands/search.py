@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, NotRequired
 
-from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json
-from crawler.cli.types import as_time, category, positive_int, time_or_age, valid_utf8
+from crawler.cli.base import FreshetCommand, print_json, usage_error
+from crawler.cli.options import add_limit, as_time, category, time_or_age, valid_utf8
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain, printable
 from crawler.utils.text import count
@@ -158,10 +157,7 @@ class Command(FreshetCommand):
             "--since", metavar="T", type=time_or_age,
             help="only posts since a day or time (UTC), or since a time ago such as 7d",
         )  # fmt: skip
-        parser.add_argument(
-            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-            help=f"maximum number of posts (default: {DEFAULT_LIMIT})",
-        )  # fmt: skip
+        add_limit(parser, "posts", DEFAULT_LIMIT)
         parser.add_argument(
             "--all", action="store_true", help="show the near-duplicates of each post too"
         )
@@ -170,7 +166,7 @@ class Command(FreshetCommand):
         """Search; the error for a word such as `-word` mentions `--without`."""
         if unknown := next((word for word in args if word.startswith("-")), None):
             message = f"unknown option {unknown}. --without WORD leaves out posts with a word"
-            raise UsageError(message, print_help=False)
+            raise usage_error(message)
         super().run(args, opts)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -178,7 +174,7 @@ class Command(FreshetCommand):
         from crawler.search import Query
 
         if not args and opts.since is None:
-            raise UsageError("WORD is missing. --since 7d lists the newest posts", print_help=False)
+            raise usage_error("WORD is missing. --since 7d lists the newest posts")
         query = Query.of(args, opts.without, every=not opts.any)
         console = SafeConsole()
         columns = COLUMNS_IN_JSON if opts.json else passage_columns(console)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
-from crawler.cli.types import positive_int
+from crawler.cli.options import add_limit
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count, listed
 
@@ -36,17 +35,28 @@ class Command(FreshetCommand):
             help="check all targets for silence now (default: list what the last replan, check and "
             "crawl found)",
         )  # fmt: skip
-        parser.add_argument(
-            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-            help=f"maximum number of alarms to show (default: {DEFAULT_LIMIT})",
-        )  # fmt: skip
+        add_limit(parser, "alarms to show", DEFAULT_LIMIT)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the open alarms: broken pages, then the least probable silences."""
-        with working(self.config.progress, "opening the database") as progress:
-            counts, rows = with_database(
-                self.config, lambda db: self._read(db, args[0] if args else None, opts, progress)
-            )
+        from crawler.storage import alarms
+
+        config = self.config
+
+        async def read(db: Database) -> tuple[dict[str, int], list[AlarmReport]]:
+            spiders = await spiders_of(db, args[0] if args else None)
+            if opts.check:
+                # Slow to import. Unknown sites are reported before.
+                from crawler.planning.silence import check_silences
+
+                progress(f"checking {listed(spiders)}")
+                await check_silences(db, config, config.clock.now(), spiders)
+            counts = await alarms.count_open(db, spiders)
+            rows = await alarms.open_alarms(db, spiders, opts.limit)
+            return {spider: counts.get(spider, 0) for spider in spiders}, rows
+
+        with working(config.progress, "opening the database") as progress:
+            counts, rows = with_database(config, read)
         if opts.json:
             print_json(rows)
             return
@@ -64,24 +74,3 @@ class Command(FreshetCommand):
         sites = [spider for spider, open_alarms in counts.items() if open_alarms]
         more = f"; {total - len(rows):,} more with --limit N" if total > len(rows) else ""
         print_line(f"{count(len(rows), 'open alarm')} in {listed(sites)}, times in UTC{more}")
-
-    async def _read(
-        self,
-        db: Database,
-        spider: str | None,
-        opts: argparse.Namespace,
-        progress: Callable[[str], None],
-    ) -> tuple[dict[str, int], list[AlarmReport]]:
-        """Return the number of open alarms of each checked site, and the first alarms."""
-        from crawler.storage import alarms
-
-        spiders = await spiders_of(db, spider)
-        if opts.check:
-            # Slow to import. Unknown sites are reported before.
-            from crawler.planning.silence import check_silences
-
-            progress(f"checking {listed(spiders)}")
-            await check_silences(db, self.config, self.config.clock.now(), spiders)
-        counts = await alarms.count_open(db, spiders)
-        rows = await alarms.open_alarms(db, spiders, opts.limit)
-        return {spider: counts.get(spider, 0) for spider in spiders}, rows

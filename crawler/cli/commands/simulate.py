@@ -6,9 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scrapy.exceptions import UsageError
-
-from crawler.cli.base import FreshetCommand, HelpWithLines, print_json
+from crawler.cli.base import FreshetCommand, HelpWithLines, print_json, usage_error
 from crawler.utils.terminal import stdout, working
 
 if TYPE_CHECKING:
@@ -177,30 +175,26 @@ class Command(FreshetCommand):
 def check(kind: str, opts: argparse.Namespace) -> None:
     """Raise UsageError for a missing option, or for one of another kind."""
     if kind not in KINDS:
-        raise _usage_error(f"unknown simulation {kind!r}. Available: {', '.join(KINDS)}")
+        raise usage_error(f"unknown simulation {kind!r}. Available: {', '.join(KINDS)}")
     for name in dict.fromkeys(name for names in OWN.values() for name in names):
         if name not in OWN[kind] and getattr(opts, name) not in (None, False):
             kinds = " and ".join(other for other in KINDS if name in OWN[other])
-            raise _usage_error(f"{_option(name)} is for simulate {kinds}, not for {kind}")
+            raise usage_error(f"{_option(name)} is for simulate {kinds}, not for {kind}")
     if kind == OVERLOAD:
         return
     if opts.file is not None:
-        raise _usage_error(f"unexpected argument {opts.file!r}")
+        raise usage_error(f"unexpected argument {opts.file!r}")
     trace, details = FILES[kind]
     if opts.history is None and not getattr(opts, trace):
-        raise _usage_error(f"{_option(trace)} FILE or --history is missing")
+        raise usage_error(f"{_option(trace)} FILE or --history is missing")
     if opts.history is not None and (getattr(opts, trace) or getattr(opts, details)):
         given = trace if getattr(opts, trace) else details
-        raise _usage_error(f"--history and {_option(given)} cannot be combined")
+        raise usage_error(f"--history and {_option(given)} cannot be combined")
     amount, unit = AMOUNTS[kind]
     if not getattr(opts, amount) and opts.history is None:
-        raise _usage_error(f"{_option(amount)} {unit} is missing")
+        raise usage_error(f"{_option(amount)} {unit} is missing")
 
 
 def _option(name: str) -> str:
     """Return the name of an option on the command line, by its attribute."""
     return f"--{NAMES.get(name, name).replace('_', '-')}"
-
-
-def _usage_error(problem: str) -> UsageError:
-    return UsageError(problem, print_help=False)

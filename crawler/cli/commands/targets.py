@@ -16,7 +16,7 @@ from crawler.cli.base import (
     print_json,
     with_database,
 )
-from crawler.cli.types import positive_int, url_part
+from crawler.cli.options import add_limit, positive_int, url_part
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, printable, stdout
@@ -108,10 +108,7 @@ def list_options(parser: argparse.ArgumentParser) -> None:
         "--match", metavar="PART", type=url_part,
         help="list targets whose URL contains PART; * matches any characters",
     )  # fmt: skip
-    parser.add_argument(
-        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-        help=f"maximum number of targets to list (default: {DEFAULT_LIMIT})",
-    )  # fmt: skip
+    add_limit(parser, "targets to list", DEFAULT_LIMIT)
     parser.add_argument(
         "--skip", metavar="N", type=positive_int, default=0,
         help="number of targets to skip at the beginning of the list (default: 0)",

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from scrapy.crawler import AsyncCrawlerProcess
-from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.cli.base import FreshetCommand, print_json, spider_arguments
+from crawler.cli.base import FreshetCommand, print_json, spider_arguments, usage_error
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count
@@ -57,7 +56,7 @@ class Command(FreshetCommand):
         from crawler.frontier.lifecycle import never_found
 
         if args[0] != "check":
-            raise UsageError(f"unknown action {args[0]!r}. Available: check", print_help=False)
+            raise usage_error(f"unknown action {args[0]!r}. Available: check")
         for url in args[2:]:
             if not is_http(url):
                 raise ConfigError(f"{url}: not an absolute http or https URL")

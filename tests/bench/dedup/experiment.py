@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from crawler.cli.base import print_json
 from crawler.cli.duplicates import INTERRUPTED, interruptible
-from crawler.cli.types import positive_int
+from crawler.cli.options import positive_int
 from crawler.config import Config
 from crawler.dedup.minhash import by_characters, jaccard
 from crawler.dedup.sketch import SHAPES

@@ -11,7 +11,7 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from crawler.cli.base import check_log_level, print_json, refuse_left_over
-from crawler.cli.types import as_time, time_or_age
+from crawler.cli.options import as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import complain
 

@@ -1,5 +1,6 @@
-"""Types of option values: `type=` functions for argparse, and parsers for `option`.
+"""Options that several commands have, and types of option values.
 
+The types are `type=` functions for argparse, and parsers for `option`.
 If a `type=` function rejects a value, argparse prints the usage and exits with code 2. Options with
 values such as budgets and durations are stored as text instead and parsed by `base.option`, so that
 an invalid value is a one-line error with exit code 1.
@@ -8,7 +9,7 @@ an invalid value is a one-line error with exit code 1.
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 
 from crawler.utils import time as units
@@ -17,6 +18,34 @@ from crawler.utils import time as units
 MAX_PATTERN = 1000
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3
+
+
+def add_yes(parser: ArgumentParser) -> None:
+    """Add `--yes`, which `base.confirm` reads."""
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+def add_limit(parser: ArgumentParser, noun: str, default: int, more: str = "") -> None:
+    """Add `--limit`. noun: what is limited, such as `changes`; more: the end of the help."""
+    parser.add_argument(
+        "--limit", metavar="N", type=positive_int, default=default,
+        help=f"maximum number of {noun} (default: {default}){more}",
+    )  # fmt: skip
+
+
+def add_spiders(parser: ArgumentParser, only: str) -> None:
+    """Add `--spider`, which may be repeated. only: the help, such as `prune only this spider`."""
+    parser.add_argument(
+        "--spider", action="append", metavar="NAME",
+        help=f"{only} (may be repeated; default: all spiders)",
+    )  # fmt: skip
+
+
+def add_spider_of_target(parser: ArgumentParser) -> None:
+    """Add `--spider`, which selects one of several targets with the same URL."""
+    parser.add_argument(
+        "--spider", metavar="NAME", help="spider of the target, if several visit the URL"
+    )
 
 
 def positive_int(text: str) -> int:

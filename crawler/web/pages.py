@@ -12,7 +12,8 @@ of a page may be a megabyte long.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -31,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import Scope
 
-from crawler.errors import Busy, FreshetError, StorageError, cause_of
+from crawler.errors import Busy, ConfigError, FreshetError, StorageError, cause_of
 from crawler.utils.text import amount, count, documents, megabytes, plain, span
 from crawler.utils.time import NEVER
 from crawler.utils.urls import target_id
@@ -209,6 +210,16 @@ class Form:
     def reject(self, name: str, problem: object) -> None:
         """Record a problem of a field, or of the whole form if the name is empty."""
         self.problems.setdefault(name, str(problem))
+
+    @contextmanager
+    def rejecting(
+        self, name: str, expected: type[Exception] | tuple[type[Exception], ...] = ConfigError
+    ) -> Iterator[None]:
+        """Record an expected error of the block as a problem of a field, instead of raising it."""
+        try:
+            yield
+        except expected as error:
+            self.reject(name, error)
 
     def reject_values(self, error: ValidationError) -> None:
         """Record the problems of a model that does not accept the values."""

@@ -244,14 +244,11 @@ async def add_user(request: Request, user: EditorDep, store: StoreDep, now: NowD
         )
     password_hash = await _new_password_hash(request, form)
     if new is not None and password_hash is not None:
-        try:
+        with form.rejecting("name"):
             name = users.name_of(new.name)
             if user.is_local and await users.any_exists(store.db):
                 raise ConfigError("Another user was added in the meantime. Sign in")
             await users.add(store.db, name, new.role, password_hash, now)
-        except ConfigError as error:
-            form.reject("name", error)
-        else:
             request.state.audit = f"{name}, {new.role}"
             return redirect(request, "users.index")
     return await _users_page(request, store, form, 422)
@@ -284,15 +281,12 @@ async def set_role(request: Request, user: EditorDep, store: StoreDep, name: str
     await _require_password(request, user, store, form)
     if new is not None and form.is_valid:
         request.state.audit = f"{name}, {new.role}"
-        try:
+        with form.rejecting("role"):
             if new.role is Role.EDITOR:
                 await users.set_role(store.db, name, new.role)
             else:
                 async with users.keeping_an_editor(store.db, name):
                     await users.set_role(store.db, name, new.role)
-        except ConfigError as error:
-            form.reject("role", error)
-        else:
             return redirect(request, "users.index")
     return await _user_page(request, store, name, form, 422)
 
@@ -319,12 +313,9 @@ async def remove_user(request: Request, user: EditorDep, store: StoreDep, name: 
     await _require_password(request, user, store, form)
     if form.is_valid:
         request.state.audit = name
-        try:
+        with form.rejecting(""):
             async with users.keeping_an_editor(store.db, name):
                 await users.remove(store.db, name)
-        except ConfigError as error:
-            form.reject("", error)
-        else:
             return redirect(request, "users.index")
     return await _user_page(request, store, name, form, 422)
 

@@ -318,12 +318,10 @@ async def _start_job(
     order = form.parse(wanted)
     if order is None:
         return _page(request, area, user.name, now, form, 422)
-    try:
+    with form.rejecting("", (Busy, ConfigError)):
         request.state.audit = start(order)
-    except (Busy, ConfigError) as error:
-        form.reject("", error)
-        return _page(request, area, user.name, now, form, 409)
-    return _back(request, area, form)
+        return _back(request, area, form)
+    return _page(request, area, user.name, now, form, 409)
 
 
 def _back(request: Request, area: Area, form: Form) -> Response:

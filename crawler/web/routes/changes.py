@@ -457,13 +457,11 @@ async def _settings_page(
 async def mute(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Hide pages by a pattern of their URLs."""
     form = await Form.read(request)
-    try:
+    with form.rejecting("pattern", ValueError):
         await readers.update(store.db, user.name, lambda reader: reader.mute(form["pattern"]))
-    except ValueError as error:
-        form.reject("pattern", error)
-        return await _settings_page(request, user, store, form, 422)
-    request.state.audit = f"muted {form['pattern']}"
-    return redirect_to(request, path_to(request, "changes.settings"))
+        request.state.audit = f"muted {form['pattern']}"
+        return redirect_to(request, path_to(request, "changes.settings"))
+    return await _settings_page(request, user, store, form, 422)
 
 
 @router.post("/unmute", name="changes.unmute")

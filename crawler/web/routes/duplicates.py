@@ -63,12 +63,10 @@ async def index(
 async def compare(request: Request, a: PostName = "", b: PostName = "") -> Response:
     """Show two posts side by side, or the form again if one of them is not found."""
     form = Form.of({"a": a, "b": b})
-    try:
+    with form.rejecting(""):
         compared = await _jobs(request).compare((a.strip(), b.strip()))
-    except ConfigError as error:
-        form.reject("", error)
-        return page(request, "duplicates/find.html", status=422, form=form)
-    return page(request, "duplicates/compare.html", **_shown(compared))
+        return page(request, "duplicates/compare.html", **_shown(compared))
+    return page(request, "duplicates/find.html", status=422, form=form)
 
 
 @router.post("/label", name="duplicates.label")
@@ -76,16 +74,12 @@ async def put_label(request: Request, user: EditorDep, now: NowDep) -> Response:
     """Label two posts, and show them again."""
     form = await Form.read(request)
     new = form.parse(NewLabel)
-    if new is None:
-        return page(request, "duplicates/find.html", status=422, form=form)
-    try:
-        await _jobs(request).label((new.a, new.b), now, same=new.same, by=user.name)
-    except (ConfigError, Busy) as error:
-        form.reject("", error)
-        return page(request, "duplicates/find.html", status=422, form=form)
-    request.state.audit = f"{'the same' if new.same else 'not the same'}: {new.a} and {new.b}"
-    target = with_parameters(path_to(request, "duplicates.compare"), a=new.a, b=new.b)
-    return redirect_to(request, target)
+    if new is not None:
+        with form.rejecting("", (Busy, ConfigError)):
+            await label_api(request, new, user, now)
+            target = with_parameters(path_to(request, "duplicates.compare"), a=new.a, b=new.b)
+            return redirect_to(request, target)
+    return page(request, "duplicates/find.html", status=422, form=form)
 
 
 @router.get("/{cluster}", name="duplicates.cluster")

@@ -293,11 +293,8 @@ async def add(request: Request, user: EditorDep, store: StoreDep) -> Response:
     form = await Form.read(request)
     new, done = form.parse(NewFeed), None
     if new is not None:
-        try:
+        with form.rejecting("url", (Busy, ConfigError)):
             done = await add_api(request, new, user, store)
-        except (ConfigError, Busy) as error:
-            form.reject("url", error)
-        else:
             for refused in done["refused"]:
                 form.reject("url", refused["reason"])
     if not form.is_valid:
@@ -313,12 +310,10 @@ async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) 
     try:
         file = sent.get("file")
         if isinstance(file, SentFile) and file.filename:
-            done = await _import(store, file, now)
-            request.state.audit = f"{file.filename[:200]}: {done['added']} added"
+            with form.rejecting("file"):
+                done = await _import(request, store, file, now)
         else:
             form.reject("file", "Choose an OPML file, or a text file with one URL per line")
-    except ConfigError as error:
-        form.reject("file", error)
     finally:
         await sent.close()
     if done is None:
@@ -456,9 +451,7 @@ async def import_api(
     file: Annotated[UploadFile, File(description="OPML, or a text with one URL per line")],
 ) -> ImportReport:  # fmt: skip
     """Add the feeds of an OPML file or of a list of URLs."""
-    done = await _import(store, file, now)
-    request.state.audit = f"{(file.filename or 'file')[:200]}: {done['added']} added"
-    return done
+    return await _import(request, store, file, now)
 
 
 @api.get(
@@ -507,11 +500,12 @@ async def _add_page(
     )  # fmt: skip
 
 
-async def _import(store: Store, file: SentFile, now: datetime) -> ImportReport:
+async def _import(request: Request, store: Store, file: SentFile, now: datetime) -> ImportReport:
     name = (file.filename or "file")[:200]
     # Reading a long list takes seconds.
     feed_list = await asyncio.to_thread(opml.read_list, file.file, name, store.config)
     stored = await subscriptions.add(store.db, COMMAND, feed_list.feeds, now)
+    request.state.audit = f"{name}: {stored.added} added"
     return import_report(feed_list, stored)
 
 

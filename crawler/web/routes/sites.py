@@ -174,14 +174,12 @@ async def resume(request: Request, site: SiteDep, store: StoreDep) -> Response:
 async def set_tags(request: Request, site: SiteDep, store: StoreDep, now: NowDep) -> Response:
     """Replace the tags of a site."""
     form = await Form.read(request)
-    try:
+    with form.rejecting("tags"):
         tags = reports.tags_of(form["tags"])
         await sites.set_tags(store.db, site.name, tags)
-    except ConfigError as error:
-        form.reject("tags", error)
-        return await _site_page(request, site, store, now, form=form)
-    request.state.audit = f"{site.name}: {', '.join(tags)}"
-    return await _back(request)
+        request.state.audit = f"{site.name}: {', '.join(tags)}"
+        return await _back(request)
+    return await _site_page(request, site, store, now, form=form)
 
 
 async def _back(request: Request) -> Response:

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
-from crawler.errors import ConfigError
 from crawler.items import Outcome
 from crawler.planning.report_types import Explanation
 from crawler.reports import history, target
@@ -97,10 +96,8 @@ async def index(
     matches: FoundTargets | None = None
     form = Form.of({"url": url})
     if url.strip():
-        try:
+        with form.rejecting("url"):
             matches = await target.search(store.db, store.config, url, spider or None)
-        except ConfigError as error:
-            form.reject("url", error)
     if matches and len(matches["exact"]) == 1:
         return _redirect(request, "targets.target", matches["exact"][0]["id"])
     status = 200 if form.is_valid else 422

@@ -21,10 +21,18 @@ from crawler.cli.base import MIN_FIGURES_COLUMNS, confirm, print_json, table, wi
 from crawler.cli.options import add_limit, add_yes, category
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
-from crawler.feeds import opml
 from crawler.feeds.discovery import discover
-from crawler.feeds.opml import BYTES_IN_MB, MAX_MB, read_list
-from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
+from crawler.feeds.subscriptions import (
+    BYTES_IN_MB,
+    MAX_MB,
+    TITLE_CHARACTERS,
+    Refused,
+    Subscription,
+    feed_url,
+    opml_lines,
+    read_list,
+    tidy,
+)
 from crawler.reports.feeds import (
     COMMAND,
     AddedFeed,
@@ -304,7 +312,7 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
         lines: Iterable[str] = (f"{feed.url}\n" for feed in feeds)
     else:
         now = config.clock.now()
-        lines = opml.written(feeds, f"Feeds of {opts.spider}", now)
+        lines = opml_lines(feeds, f"Feeds of {opts.spider}", now)
     if opts.file == STANDARD:
         sys.stdout.writelines(map(visible, lines))
         return

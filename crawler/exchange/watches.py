@@ -23,8 +23,7 @@ from crawler.extract.keys import absolute_url
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import toml_of
-from crawler.feeds import opml
-from crawler.feeds.subscriptions import Subscription, category_of, feed_url, tidy
+from crawler.feeds.subscriptions import Subscription, category_of, feed_url, opml_lines, tidy
 from crawler.storage import feeds, sites
 from crawler.storage.client import Database
 from crawler.storage.feeds import Added
@@ -156,7 +155,7 @@ def write(folder: Path, made: Plan, now: datetime) -> list[Path]:
         folder / f"{planned.name}.toml": toml_of(planned.values) for planned in made.definitions
     }
     if made.feeds:
-        lines = opml.written([feed for _, feed in made.feeds], "Imported feeds", now)
+        lines = opml_lines([feed for _, feed in made.feeds], "Imported feeds", now)
         texts[folder / FEEDS_FILE] = "".join(lines)
     written: list[Path] = []
     with file_errors(str(folder)), ExitStack() as undo:

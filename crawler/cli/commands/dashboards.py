@@ -45,8 +45,7 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     # Jinja is slow to import, and --help does not need it.
     from crawler.storage import cells
     from crawler.web.dashboards import sources
-    from crawler.web.dashboards.build import build
-    from crawler.web.dashboards.render import Cells
+    from crawler.web.dashboards.build import Cells, build
 
     folders = sources.places(opts.templates, sources.output_folder(config, opts.out))
     templates = sources.find(folders.templates)

@@ -14,8 +14,14 @@ from starlette.datastructures import UploadFile as SentFile
 from starlette.responses import Response, StreamingResponse
 
 from crawler.errors import Busy, ConfigError
-from crawler.feeds import opml
-from crawler.feeds.subscriptions import MAX_FEED_CATEGORIES, TITLE_CHARACTERS, category_of, tidy
+from crawler.feeds.subscriptions import (
+    MAX_FEED_CATEGORIES,
+    TITLE_CHARACTERS,
+    category_of,
+    opml_lines,
+    read_list,
+    tidy,
+)
 from crawler.reports import feeds as report
 from crawler.reports.duplicates import side_by_side
 from crawler.reports.feeds import (
@@ -326,7 +332,7 @@ async def export(store: StoreDep, now: NowDep) -> Response:
     """Return all feeds as OPML."""
     feeds = await subscriptions.exported(store.db, COMMAND)
     headers = {"Content-Disposition": 'attachment; filename="freshet-feeds.opml"'}
-    lines = opml.written(feeds, f"Feeds of {COMMAND}", now)
+    lines = opml_lines(feeds, f"Feeds of {COMMAND}", now)
     # Each part is made in a thread, and switching threads takes longer than making a line.
     parts = ("".join(some) for some in iter(lambda: list(islice(lines, EXPORTED_LINES)), []))
     return StreamingResponse(parts, headers=headers, media_type=f"{OPML_TYPE}; charset=utf-8")
@@ -503,7 +509,7 @@ async def _add_page(
 async def _import(request: Request, store: Store, file: SentFile, now: datetime) -> ImportReport:
     name = (file.filename or "file")[:200]
     # Reading a long list takes seconds.
-    feed_list = await asyncio.to_thread(opml.read_list, file.file, name, store.config)
+    feed_list = await asyncio.to_thread(read_list, file.file, name, store.config)
     stored = await subscriptions.add(store.db, COMMAND, feed_list.feeds, now)
     request.state.audit = f"{name}: {stored.added} added"
     return import_report(feed_list, stored)

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds import opml
-from crawler.feeds.opml import read_list
 from crawler.feeds.subscriptions import (
     CATEGORY_CHARACTERS,
     TITLE_CHARACTERS,
@@ -19,6 +17,8 @@ from crawler.feeds.subscriptions import (
     Subscription,
     category_of,
     feed_url,
+    opml_lines,
+    read_list,
     tidy,
 )
 
@@ -48,7 +48,7 @@ def test_exported_feeds_are_imported_unchanged(
         Subscription(url, title, None, tuple(categories))
         for url, (title, categories) in kept.items()
     ]
-    feed_list = read("".join(opml.written(feeds, "Mine", AT)).encode())
+    feed_list = read("".join(opml_lines(feeds, "Mine", AT)).encode())
     assert (feed_list.refused, feed_list.problems) == ((), ())
     assert {feed.url: (feed.title, sorted(feed.categories)) for feed in feed_list.feeds} == {
         url: (None if title == url else title, sorted(named))

@@ -11,9 +11,8 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.fields import text
 from crawler.extract.links import sitemap_links, sitemap_of
-from crawler.feeds.opml import read_list
 from crawler.feeds.parser import read
-from crawler.feeds.subscriptions import FeedList
+from crawler.feeds.subscriptions import FeedList, read_list
 from crawler.items import FeedDocument, LinkCounts, NoFeed
 from tests.unit.pages import NOON, SITE, wrapper
 

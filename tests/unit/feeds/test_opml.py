@@ -10,9 +10,18 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds import opml, subscriptions
-from crawler.feeds.opml import encoding_of, read_list
-from crawler.feeds.subscriptions import FeedList, Refused, Subscription, category_of, feed_url, tidy
+from crawler.feeds import subscriptions
+from crawler.feeds.subscriptions import (
+    FeedList,
+    Refused,
+    Subscription,
+    category_of,
+    encoding_of,
+    feed_url,
+    opml_lines,
+    read_list,
+    tidy,
+)
 
 NAME = "my.opml"
 BOMB_LEVELS = 9
@@ -296,7 +305,7 @@ def test_list_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         read("http://a.b/1\nhttp://a.b/2\nhttp://a.b/3\n")
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines are not feeds$"):
         read("a\nb\nc\n")
-    monkeypatch.setattr("crawler.feeds.opml.MAX_MB", 1)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MAX_MB", 1)
     with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB. Import it in parts$"):
         read("#" * 1_048_577)
 
@@ -330,7 +339,7 @@ def test_feed_is_exported_in_each_of_its_categories() -> None:
         Subscription("https://b.example/", None, None, ("N",)),
         Subscription("https://c.example/", "C"),
     ]
-    written = "".join(opml.written(feeds, "Mine & yours", datetime(2026, 1, 5, 12, tzinfo=UTC)))
+    written = "".join(opml_lines(feeds, "Mine & yours", datetime(2026, 1, 5, 12, tzinfo=UTC)))
     assert (
         written
         == """\

@@ -27,8 +27,8 @@ from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
 from crawler.extract.main_text import load, main_text
 from crawler.extract.page_values import page_values
 from crawler.feeds.discovery import candidates
-from crawler.feeds.opml import read_list
 from crawler.feeds.parser import read
+from crawler.feeds.subscriptions import read_list
 from crawler.items import LinkCounts, NoFeed
 from crawler.search import Query, passage, search_words
 from crawler.utils import diff
@@ -165,7 +165,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "crawler/extract/plain_text.py": strip_markup,
     "crawler/feeds/parser.py": parse_feeds,
     "crawler/feeds/discovery.py": lambda text: candidates(response(text)),
-    "crawler/feeds/opml.py": parse_feed_lists,
+    "crawler/feeds/subscriptions.py": parse_feed_lists,
     "crawler/utils/regex.py": match_patterns,
     "crawler/extract/links.py": parse_sitemaps,
     "crawler/utils/diff.py": compute_diffs,

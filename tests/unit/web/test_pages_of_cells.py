@@ -13,8 +13,7 @@ import pytest
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_local
 from crawler.web.dashboards import sources
-from crawler.web.dashboards.build import RECORD, Done, Record, build
-from crawler.web.dashboards.render import Cells, address, age
+from crawler.web.dashboards.build import RECORD, Cells, Done, Record, address, age, build
 from crawler.web.routes.dashboards import MAX_FILE_BYTES, file_response
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -360,6 +360,15 @@ async def spiders_of(db: Database, spider: str | None) -> list[str]:
     return [spider]
 
 
+async def require_posts(db: Database, spider: str) -> None:
+    """Raise ConfigError if a spider has no posts, with the spiders that have some."""
+    from crawler.storage import search
+
+    if spider not in (stored := await search.spiders(db)):
+        available = ", ".join(stored) or "none. Run scrapy crawl first"
+        raise ConfigError(f"no posts of {spider!r}. Spiders with posts: {available}")
+
+
 def adapter_of(json_type: Any) -> TypeAdapter[Any]:
     """Return the validator of a list of documents, which rejects unknown fields.
 

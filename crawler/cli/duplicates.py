@@ -18,12 +18,12 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import TypedDict
 
-from crawler.cli.base import confirm, print_json, table, with_database
+from crawler.cli.base import confirm, print_json, require_posts, table, with_database
 from crawler.cli.options import add_yes, positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
-from crawler.storage import leases, search
+from crawler.storage import leases
 from crawler.storage.client import Database, opened, storage_errors
 from crawler.storage.dedup import check_index, index, queries
 from crawler.storage.dedup.index import HINT
@@ -115,23 +115,17 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(config: Config, opts: argparse.Namespace) -> int:
     """Print the clusters of near-duplicates, or one cluster with its copies."""
-    console = stdout()
-    default = DEFAULT_CLUSTERS if opts.cluster is None else DEFAULT_COPIES
-    limit = opts.limit if opts.limit is not None or opts.json else default
     if opts.cluster is not None:
-        cluster = None
-        with suppress(InvalidId):
-            number = ObjectId(opts.cluster)
-            cluster = with_database(config, lambda db: queries.cluster_of(db, number, limit))
-        if cluster is None:
-            message = f"cluster not found: {opts.cluster!r}. scrapy duplicates lists the clusters"
-            raise ConfigError(message)
-        if opts.json:
-            print_json(cluster)
-        else:
-            _show_cluster(console, cluster)
-        return 0
-    result = with_database(config, lambda db: _overview(db, opts.spider, limit))
+        return _print_cluster(config, opts)
+    console = stdout()
+    limit = opts.limit if opts.limit is not None or opts.json else DEFAULT_CLUSTERS
+
+    async def read(db: Database) -> Overview:
+        if opts.spider is not None:
+            await require_posts(db, opts.spider)
+        return await queries.overview(db, opts.spider, limit)
+
+    result = with_database(config, read)
     if opts.json:
         print_json(result)
         return 0
@@ -156,11 +150,20 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-async def _overview(db: Database, spider: str | None, limit: int | None) -> Overview:
-    if spider is not None and spider not in (spiders := await search.spiders(db)):
-        available = ", ".join(spiders) or "none. Run scrapy crawl first"
-        raise ConfigError(f"no posts of {spider!r}. Spiders with posts: {available}")
-    return await queries.overview(db, spider, limit)
+def _print_cluster(config: Config, opts: argparse.Namespace) -> int:
+    limit = opts.limit if opts.limit is not None or opts.json else DEFAULT_COPIES
+    cluster = None
+    with suppress(InvalidId):
+        number = ObjectId(opts.cluster)
+        cluster = with_database(config, lambda db: queries.cluster_of(db, number, limit))
+    if cluster is None:
+        message = f"cluster not found: {opts.cluster!r}. scrapy duplicates lists the clusters"
+        raise ConfigError(message)
+    if opts.json:
+        print_json(cluster)
+    else:
+        _show_cluster(stdout(), cluster)
+    return 0
 
 
 def _show_original(console: Console, row: ClusterRow | Cluster) -> None:

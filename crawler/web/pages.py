@@ -308,9 +308,16 @@ def path_to(request: Request, name: str, /, **parameters: Any) -> str:
     return root + templates[key].format(**parameters)
 
 
-def redirect(request: Request, name: str, /, **parameters: Any) -> Response:
-    """Return the response after a write: the browser loads another page, also in htmx requests."""
-    return redirect_to(request, path_to(request, name, **parameters))
+def redirect(
+    request: Request, name: str, query: Mapping[str, str] | None = None, /, **parameters: Any
+) -> Response:
+    """Return the response after a write: the browser loads another page, also in htmx requests.
+
+    query:      of the page
+    parameters: those in the path of the route
+    """
+    path = path_to(request, name, **parameters)
+    return redirect_to(request, with_parameters(path, **query) if query else path)
 
 
 def redirect_to(request: Request, path: str | None) -> Response:

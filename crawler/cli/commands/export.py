@@ -64,8 +64,8 @@ class Command(FreshetCommand):
             )
         if opts.spider and name == "plans":
             raise ConfigError("--spider: plans can have several spiders. Leave the option out")
-        with working(self.config.progress, "opening the database") as say:
-            tables = asyncio.run(self._export(name, address, opts, say))
+        with working(self.config.progress, "opening the database") as progress:
+            tables = asyncio.run(self._export(name, address, opts, progress))
         if opts.json:
             report: ExportReport = {"to": without_secrets(address), "tables": tables}
             print_json(report)
@@ -74,7 +74,7 @@ class Command(FreshetCommand):
             print_line(_summary(table))
 
     async def _export(
-        self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]
+        self, name: str, address: str, opts: argparse.Namespace, progress: Callable[[str], None]
     ) -> list[TableExport]:
         """Export one table or all tables, and return a report for each."""
         from crawler.exchange.destinations import destination_of
@@ -102,7 +102,7 @@ class Command(FreshetCommand):
                 ):
                     with storage_errors("run the same command again to continue"):
                         export = await asyncio.to_thread(Export, db, destination, table, request)
-                        reports.append(await export.run(say))
+                        reports.append(await export.run(progress))
             return reports
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, NotRequired
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json, usage_error
+from crawler.cli.base import FreshetCommand, print_json, require_posts, usage_error
 from crawler.cli.options import add_limit, as_time, category, time_or_age, valid_utf8
-from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain, printable
 from crawler.utils.text import count
 
@@ -216,10 +215,7 @@ class Command(FreshetCommand):
                 db, items, query, opts.limit, columns=columns, with_copies=opts.all
             )
             if opts.spider is not None and not result.posts:
-                spiders = await search.spiders(db)
-                if opts.spider not in spiders:
-                    names = ", ".join(spiders) or "none. Run scrapy crawl first"
-                    raise ConfigError(f"no posts of {opts.spider!r}. Spiders with posts: {names}")
+                await require_posts(db, opts.spider)
             return result
 
 

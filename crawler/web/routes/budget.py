@@ -1,6 +1,6 @@
 """The budgets of pages and of feeds: expected results by number of requests, and plans.
 
-Pages and feeds have the same routes, which `Area` tells apart.
+Pages and feeds have the same routes; `BudgetKind` has their differences.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
@@ -44,7 +43,7 @@ from crawler.utils.text import count, plain, rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
-from crawler.web.pages import Form, page, path_to, redirect_to
+from crawler.web.pages import Form, page, redirect
 from crawler.web.subprocesses import Job, Planner
 
 router = APIRouter()
@@ -60,7 +59,7 @@ def _planner(request: Request) -> Planner:
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
+class BudgetKind:
     """The budget of pages or of feeds.
 
     route:    name of the route of its page
@@ -86,20 +85,20 @@ class Area:
         return f"{what}: {count(budget, self.noun)} a day{end}"
 
 
-PAGES = Area(
+PAGES = BudgetKind(
     "budget.index", "budget/index.html", "request", CURVE, PREVIEW, APPLY, sample_points, forecast
 )
-FEEDS = Area(
+FEEDS = BudgetKind(
     "feed_budget.index", "budget/feeds.html", "fetch", FEED_CURVE, FEED_PREVIEW, FEED_APPLY,
     feed_points, forecast_of_feeds,
 )  # fmt: skip
 
 
-def _area(request: Request) -> Area:
+def _kind_of(request: Request) -> BudgetKind:
     return FEEDS if request.scope["route"].name.startswith("feed_budget.") else PAGES
 
 
-AreaDep = Annotated[Area, Depends(_area)]
+KindDep = Annotated[BudgetKind, Depends(_kind_of)]
 PlannerDep = Annotated[Planner, Depends(_planner)]
 ObjectiveQuery = Annotated[Objective, Query(description="objective of the plan")]
 BudgetText = Annotated[
@@ -220,12 +219,12 @@ class Jobs(BaseModel):
 @router.get("/budget", name="budget.index")
 @router.get("/budget/feeds", name="feed_budget.index")
 async def index(
-    request: Request, user: UserDep, _: StoreDep, now: NowDep, area: AreaDep, budget: str = "",
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, kind: KindDep, budget: str = "",
     objective: str = "balanced",
 ) -> Response:  # fmt: skip
     """Show the curve, and the expected results of a budget."""
-    values = {"budget": budget} | ({"objective": objective} if area is PAGES else {})
-    return _page(request, area, user.name, now, Form.of(values))
+    values = {"budget": budget} | ({"objective": objective} if kind is PAGES else {})
+    return _page(request, kind, user.name, now, Form.of(values))
 
 
 @router.get("/budget/jobs", name="budget.jobs")
@@ -242,41 +241,41 @@ async def jobs_panel(request: Request, _: UserDep, now: NowDep, planner: Planner
 @router.post("/budget/again", name="budget.again")
 @router.post("/budget/feeds/again", name="feed_budget.again")
 async def compute_again(
-    request: Request, _: EditorDep, planner: PlannerDep, area: AreaDep
+    request: Request, _: EditorDep, planner: PlannerDep, kind: KindDep
 ) -> Response:
     """Compute the curve again from the current history."""
     form = await Form.read(request)
     planner.forget_curves()
-    return _back(request, area, form)
+    return _back(request, kind, form)
 
 
 @router.post("/budget/preview", name="budget.preview")
 @router.post("/budget/feeds/preview", name="feed_budget.preview")
 async def preview(
-    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
+    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, kind: KindDep
 ) -> Response:
     """Start a dry run."""
 
     def start(order: PreviewForm) -> str:
-        objective = order.objective if area is PAGES else None
-        planner.start(area.preview, user.name, now, budget=order.budget, objective=objective)
-        return area.in_words("dry run", order.budget, objective)
+        objective = order.objective if kind is PAGES else None
+        planner.start(kind.preview, user.name, now, budget=order.budget, objective=objective)
+        return kind.in_words("dry run", order.budget, objective)
 
-    return await _start_job(request, area, user, now, PreviewForm, start)
+    return await _start_job(request, kind, user, now, PreviewForm, start)
 
 
 @router.post("/budget/apply", name="budget.apply")
 @router.post("/budget/feeds/apply", name="feed_budget.apply")
 async def apply(
-    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
+    request: Request, user: EditorDep, now: NowDep, planner: PlannerDep, kind: KindDep
 ) -> Response:
     """Start the replan of the last dry run."""
 
     def start(order: ApplicationForm) -> str:
-        made = planner.apply(area.apply, order.preview, user.name, now).request
-        return area.in_words("replan", made.budget or 0, made.objective)
+        made = planner.apply(kind.apply, order.preview, user.name, now).request
+        return kind.in_words("replan", made.budget or 0, made.objective)
 
-    return await _start_job(request, area, user, now, ApplicationForm, start)
+    return await _start_job(request, kind, user, now, ApplicationForm, start)
 
 
 @router.post("/budget/simulate", name="budget.simulate")
@@ -300,7 +299,7 @@ async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Respons
 
 async def _start_job(
     request: Request,
-    area: Area,
+    kind: BudgetKind,
     user: User,
     now: datetime,
     wanted: type[Order],
@@ -317,47 +316,46 @@ async def _start_job(
     form = await Form.read(request)
     order = form.parse(wanted)
     if order is None:
-        return _page(request, area, user.name, now, form, 422)
+        return _page(request, kind, user.name, now, form, 422)
     with form.rejecting("", (Busy, ConfigError)):
         request.state.audit = start(order)
-        return _back(request, area, form)
-    return _page(request, area, user.name, now, form, 409)
+        return _back(request, kind, form)
+    return _page(request, kind, user.name, now, form, 409)
 
 
-def _back(request: Request, area: Area, form: Form) -> Response:
+def _back(request: Request, kind: BudgetKind, form: Form) -> Response:
     """Return to the page with the same budget."""
     kept = {name: form[name] for name in ("budget", "objective") if form[name]}
-    query = f"?{urlencode(kept)}" if kept else ""
-    return redirect_to(request, path_to(request, area.route) + query)
+    return redirect(request, kind.route, kept)
 
 
 def _page(
-    request: Request, area: Area, by: str, now: datetime, form: Form, status: int = 200
+    request: Request, kind: BudgetKind, by: str, now: datetime, form: Form, status: int = 200
 ) -> Response:
     """Show the page with the choice of a form, or with its problems."""
     planner, choice = _planner(request), form.parse(Choice)
     objective: Objective | None = None
-    if area is PAGES:
+    if kind is PAGES:
         objective = choice.objective if choice else "balanced"
-    curve, result = planner.curve(area.curve, objective), None
+    curve, result = planner.curve(kind.curve, objective), None
     if curve is None:
-        planner.want_curve(area.curve, objective, by, now)
+        planner.want_curve(kind.curve, objective, by, now)
     else:
-        result = _forecast_in(form, choice.budget if choice else None, curve, area)
+        result = _forecast_in(form, choice.budget if choice else None, curve, kind)
     if status == 200 and not form.is_valid:
         status = 422
     return page(
-        request, area.template, fragment="figures", status=status, form=form, curve=curve,
+        request, kind.template, fragment="figures", status=status, form=form, curve=curve,
         least=rounded_up(curve["requests_per_day"][0]) if curve else "", forecast=result,
-        points=area.points(curve) if curve else [], is_empty=planner.has_no_targets(area.curve),
+        points=kind.points(curve) if curve else [], is_empty=planner.has_no_targets(kind.curve),
         objective=objective, policies=POLICY_NAMES, job=planner.job, failed=planner.failed,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
-        preview=planner.last(area.preview), applied=planner.last(area.apply),
+        preview=planner.last(kind.preview), applied=planner.last(kind.apply),
         simulation=planner.last(SIMULATE),
     )  # fmt: skip
 
 
-def _forecast_in(form: Form, budget: float | None, curve: Any, area: Area) -> Any:
+def _forecast_in(form: Form, budget: float | None, curve: Any, kind: BudgetKind) -> Any:
     """Return the forecast for a budget; enter the current budget into a form without one.
 
     A budget that is too small is rejected, and the forecast is for the minimum budget instead.
@@ -366,10 +364,10 @@ def _forecast_in(form: Form, budget: float | None, curve: Any, area: Area) -> An
     """
     chosen = budget or usual_budget(curve)
     try:
-        result = area.forecast(curve, chosen)
+        result = kind.forecast(curve, chosen)
     except ConfigError as error:
         form.reject("budget", error)
-        result = area.forecast(curve, curve["requests_per_day"][0])
+        result = kind.forecast(curve, curve["requests_per_day"][0])
     if not form["budget"]:
         form.values["budget"] = plain(chosen)
     return result
@@ -473,10 +471,10 @@ def _started_preview(
 @api.post("/apply", name="budget.api_apply", status_code=202)
 @api.post("/feeds/apply", name="feed_budget.api_apply", status_code=202)
 async def start_apply(
-    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep, area: AreaDep
+    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep, kind: KindDep
 ) -> JobState:
     """Start the replan of the last dry run, as `scrapy replan` does."""
-    return JobState.of(planner.apply(area.apply, application.preview, user.name, now))
+    return JobState.of(planner.apply(kind.apply, application.preview, user.name, now))
 
 
 @api.post("/simulate", name="budget.api_simulate", status_code=202)

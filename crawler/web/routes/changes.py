@@ -38,7 +38,7 @@ from crawler.storage.client import Store
 from crawler.storage.paging import Key
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, Time, cursor_of
-from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect_to
+from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect, redirect_to
 
 # Placeholder for a missing key in a cursor.
 NO_KEY: Key = (None, None)
@@ -460,7 +460,7 @@ async def mute(request: Request, user: UserDep, store: StoreDep) -> Response:
     with form.rejecting("pattern", ValueError):
         await readers.update(store.db, user.name, lambda reader: reader.mute(form["pattern"]))
         request.state.audit = f"muted {form['pattern']}"
-        return redirect_to(request, path_to(request, "changes.settings"))
+        return redirect(request, "changes.settings")
     return await _settings_page(request, user, store, form, 422)
 
 
@@ -513,7 +513,7 @@ async def make_feed(request: Request, user: UserDep, store: StoreDep, now: NowDe
 async def end_feed(request: Request, user: UserDep, store: StoreDep) -> Response:
     """End the feed: its address stops working."""
     await readers.end_feed(store.db, user.name)
-    return redirect_to(request, path_to(request, "changes.settings"))
+    return redirect(request, "changes.settings")
 
 
 @router.get("/feed.atom", name="changes.feed")

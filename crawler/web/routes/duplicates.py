@@ -19,7 +19,7 @@ from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
-from crawler.web.pages import Form, not_found, page, path_to, redirect_to, with_parameters
+from crawler.web.pages import Form, not_found, page, redirect
 from crawler.web.subprocesses import DuplicateJobs
 
 router = APIRouter(prefix="/duplicates")
@@ -77,8 +77,7 @@ async def put_label(request: Request, user: EditorDep, now: NowDep) -> Response:
     if new is not None:
         with form.rejecting("", (Busy, ConfigError)):
             await label_api(request, new, user, now)
-            target = with_parameters(path_to(request, "duplicates.compare"), a=new.a, b=new.b)
-            return redirect_to(request, target)
+            return redirect(request, "duplicates.compare", {"a": new.a, "b": new.b})
     return page(request, "duplicates/find.html", status=422, form=form)
 
 

@@ -49,11 +49,8 @@ from crawler.web.pages import (
     Form,
     not_found,
     page,
-    path_to,
     redirect,
-    redirect_to,
     wants_fragment,
-    with_parameters,
 )
 from crawler.web.subprocesses import add_feeds
 
@@ -207,7 +204,7 @@ async def read(request: Request, user: UserDep, store: StoreDep, now: NowDep) ->
     marked = await read_api(new, user, store, now)
     if wants_fragment(request):
         return page(request, "feeds/mark.html", fragment="mark", id=new.post, read=marked.read)
-    return redirect_to(request, with_parameters(path_to(request, "feeds.post"), id=new.post))
+    return redirect(request, "feeds.post", {"id": new.post})
 
 
 @router.post("/read-all", name="feeds.read_all")
@@ -263,7 +260,7 @@ async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
     if not form.is_valid:
         return await _feed_page(request, store, key, form, 422)
     request.state.audit = _in_words(key, title, folders)
-    return redirect_to(request, with_parameters(path_to(request, "feeds.feed"), id=key))
+    return redirect(request, "feeds.feed", {"id": key})
 
 
 @router.get("/remove", name="feeds.remove")

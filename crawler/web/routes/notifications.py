@@ -35,10 +35,7 @@ from crawler.web.pages import (
     Form,
     not_found,
     page,
-    path_to,
     redirect,
-    redirect_to,
-    with_parameters,
 )
 
 router = APIRouter(prefix="/notifications")
@@ -176,7 +173,9 @@ async def discard(request: Request, user: EditorDep, store: StoreDep) -> Respons
     """Delete one dead letter of a channel, or all of them."""
     letters = _letters(await Form.read(request))
     await discard_api(request, letters, user, store)
-    return _to_channel(request, letters.channel, "discarded")
+    return redirect(
+        request, "notifications.channel", {"name": letters.channel, "done": "discarded"}
+    )
 
 
 @router.get("/rule", name="notifications.rule")
@@ -266,8 +265,7 @@ async def _channel(store: Store, name: str) -> ChannelReport:
 
 
 def _to_channel(request: Request, name: str, done: str) -> Response:
-    path = path_to(request, "notifications.channel")
-    return redirect_to(request, with_parameters(path, name=name, done=done))
+    return redirect(request, "notifications.channel", {"name": name, "done": done})
 
 
 def _letters(form: Form) -> Letters:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
@@ -31,7 +30,7 @@ from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.middleware import CONTENT_POLICY
-from crawler.web.pages import Form, not_found, page, path_to, redirect_to, static_path
+from crawler.web.pages import Form, not_found, page, redirect, static_path
 from crawler.web.site_pages import SampleValues, SitePages
 
 router = APIRouter()
@@ -75,7 +74,7 @@ async def start(request: Request, user: EditorDep, store: StoreDep) -> Response:
     if problem is not None:
         form.reject("url", problem)
         return await _index(request, store, form, 422)
-    return redirect_to(request, f"{path_to(request, 'setup.new')}?{urlencode({'url': url})}")
+    return redirect(request, "setup.new", {"url": url})
 
 
 @router.get("/setup/new", name="setup.new")
@@ -210,8 +209,7 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
     except FreshetError as error:
         _reject(form, str(error))
     if form.is_valid:
-        path = path_to(request, "setup.edit", name=edit.name)
-        return redirect_to(request, f"{path}?saved=true")
+        return redirect(request, "setup.edit", {"saved": "true"}, name=edit.name)
     return await _editor(request, edit, editable, form, status, digest=form["digest"])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import xml.sax
 import xml.sax.handler
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -351,6 +352,18 @@ class LimitExceeded(Exception):
     """The document exceeds a limit, and parsing stopped; `str()` is the limit."""
 
 
+def _handlers(name: str, kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the handlers of an element's start and end, which store its text under `name`."""
+
+    def start(self: Any, attrs_d: Any) -> None:
+        self.push_content(name, attrs_d, kind, 1)
+
+    def end(self: Any) -> None:
+        self.pop_content(name)
+
+    return start, end
+
+
 class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     """Limits and corrections that both parsers share.
 
@@ -422,30 +435,10 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
 
     # feedparser treats a second description as the content of the entry. These elements are always
     # titles or summaries, so store each under its own key.
-
-    def _start_itunes_title(self, attrs_d: Any) -> None:
-        self.push_content("itunes_title", attrs_d, "text/plain", 1)
-
-    def _end_itunes_title(self) -> None:
-        self.pop_content("itunes_title")
-
-    def _start_itunes_summary(self, attrs_d: Any) -> None:
-        self.push_content("itunes_summary", attrs_d, "text/plain", 1)
-
-    def _end_itunes_summary(self) -> None:
-        self.pop_content("itunes_summary")
-
-    def _start_dc_description(self, attrs_d: Any) -> None:
-        self.push_content("dc_description", attrs_d, "text/html", 1)
-
-    def _end_dc_description(self) -> None:
-        self.pop_content("dc_description")
-
-    def _start_media_description(self, attrs_d: Any) -> None:
-        self.push_content("media_description", attrs_d, "text/plain", 1)
-
-    def _end_media_description(self) -> None:
-        self.pop_content("media_description")
+    _start_itunes_title, _end_itunes_title = _handlers("itunes_title", "text/plain")
+    _start_itunes_summary, _end_itunes_summary = _handlers("itunes_summary", "text/plain")
+    _start_dc_description, _end_dc_description = _handlers("dc_description", "text/html")
+    _start_media_description, _end_media_description = _handlers("media_description", "text/plain")
 
     # feedparser only keeps the last hour and day.
 

@@ -139,18 +139,6 @@ class Deliverer:
         self._running: dict[str, asyncio.Task[Delivered]] = {}
         self._is_stopping = False
 
-    async def deliver(self, outlets: Sequence[Outlet]) -> list[Delivered]:
-        """Deliver all messages that are due, and return the result of each channel.
-
-        Raises StorageError if the database stays unavailable.
-        """
-        self.begin(outlets)
-        results: list[Delivered] = []
-        while self.is_running:
-            results += await self.ended(None)
-        order = [outlet.name for outlet in outlets]
-        return sorted(results, key=lambda result: order.index(result.channel))
-
     def begin(self, outlets: Sequence[Outlet]) -> None:
         """Start delivering the channels that are not being delivered yet."""
         for outlet in outlets:

@@ -40,7 +40,13 @@ async def deliver(db: Database, *outlets: Outlet, after: float = 0) -> list[Deli
     """Deliver the messages that are due `after` seconds later."""
     config = Config.load(mongo_uri="mongodb://unused")
     now = LATER + timedelta(seconds=after)
-    return await Deliverer(db, config, MongoRetry(0), lambda: now).deliver(outlets)
+    deliverer = Deliverer(db, config, MongoRetry(0), lambda: now)
+    deliverer.begin(outlets)
+    results: list[Delivered] = []
+    while deliverer.is_running:
+        results += await deliverer.ended(None)
+    order = [outlet.name for outlet in outlets]
+    return sorted(results, key=lambda result: order.index(result.channel))
 
 
 def test_event_becomes_one_message_per_channel(stored: tuple[Db, str]) -> None:

@@ -47,7 +47,7 @@ from crawler.reports.feeds import (
 )
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import opened
-from crawler.utils.files import atomic_replace
+from crawler.utils.files import atomic_replace, file_errors
 from crawler.utils.terminal import (
     as_json,
     complain,
@@ -224,13 +224,14 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
     rows = asyncio.run(_store_feeds(config, opts, feeds)) if feeds else []
     if opts.json:
         added = sum(row["added"] for row in rows)
-        report: AddReport = {
-            "added": added,
-            "known": len(rows) - added,
-            "feeds": rows,
-            "refused": [*map(refused_feed, refused)],
-        }
-        print_json(report)
+        print_json(
+            AddReport(
+                added=added,
+                known=len(rows) - added,
+                feeds=rows,
+                refused=[*map(refused_feed, refused)],
+            )
+        )
     else:
         for row in rows:
             title = tidy(row["title"] or "", TITLE_CHARACTERS)
@@ -317,14 +318,14 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
         sys.stdout.writelines(map(visible, lines))
         return
     path = Path(opts.file)
-    try:
-        with atomic_replace(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    with (
+        file_errors(str(path)),
+        atomic_replace(path) as draft,
+        draft.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.writelines(lines)
     if opts.json:
-        report: ExportReport = {"feeds": len(feeds), "file": opts.file}
-        print_json(report)
+        print_json(ExportReport(feeds=len(feeds), file=opts.file))
     else:
         print_line(f"{count(len(feeds), 'feed')} written to {opts.file}")
 

@@ -54,6 +54,7 @@ from crawler.ops.schedule import (
 )
 from crawler.storage import change_events, due, leases, outbox, sites
 from crawler.storage.client import MongoRetry, Store
+from crawler.utils.files import file_errors
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count
 
@@ -172,10 +173,8 @@ def _set_up_log(settings: Settings) -> None:
     if is_set and not settings.getbool("LOG_ENABLED"):
         handler = logging.NullHandler()
     elif path:
-        try:
+        with file_errors(f"LOG_FILE {path}"):
             handler = logging.FileHandler(path, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"LOG_FILE {path}: {error.strerror or error}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logging.root.addHandler(handler)
     is_debugged = level <= logging.DEBUG

@@ -105,8 +105,7 @@ class Command(FreshetCommand):
             template = WORKER if opts.worker else SERVICE
             text = unit(config, args, template)
             if opts.json:
-                file: SystemdUnit = {"name": template, "text": text}
-                print_json(file)
+                print_json(SystemdUnit(name=template, text=text))
             else:
                 print_line(text.rstrip("\n"))
             return

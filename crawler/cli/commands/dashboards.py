@@ -55,8 +55,7 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     for problem in done.problems.values():
         complain("dashboards", problem)
     if opts.json:
-        report: BuildReport = {"pages": done.pages, "out": str(folders.out)}
-        print_json(report)
+        print_json(BuildReport(pages=done.pages, out=str(folders.out)))
     else:
         print_line(f"{done} -> {folders.out}")
     return 1 if done.problems else 0

@@ -144,10 +144,7 @@ class Command(FreshetCommand):
             counts = with_database(config, copy_locked)
         to = without_password(uri)
         if opts.json:
-            report: CopyReport = {
-                "to": to, "documents": sum(counts.values()), "collections": counts,
-            }  # fmt: skip
-            print_json(report)
+            print_json(CopyReport(to=to, documents=sum(counts.values()), collections=counts))
             return
         copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
         print_line(

@@ -113,8 +113,7 @@ def change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
 
     keys = with_database(config, work)
     if opts.json:
-        report: ChangedLetters = {"targets": keys}
-        print_json(report)
+        print_json(ChangedLetters(targets=keys))
     else:
         result = "discarded; never visited again" if drops else "due again"
         print_line(f"{count(len(keys), 'target')} {result}")

@@ -51,8 +51,7 @@ class Command(FreshetCommand):
             confirm(documents(counts), opts, of=name)
             with_database(config, lambda db: forget(db, config, name, delete=True))
         if opts.json:
-            report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
-            print_json(report)
+            print_json(ForgetReport(dry_run=opts.dry_run, deleted=counts))
         else:
             verb = "would delete" if opts.dry_run else "deleted"
             print_line(f"{verb} {documents(counts)}")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json
-from crawler.errors import ConfigError
-from crawler.utils.files import atomic_replace
+from crawler.utils.files import atomic_replace, file_errors
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -48,11 +47,8 @@ class Command(FreshetCommand):
 
         metrics = asyncio.run(read_all())
         if opts.out is not None:
-            try:
-                with atomic_replace(opts.out) as draft:
-                    draft.write_bytes(text_of(metrics))
-            except OSError as error:
-                raise ConfigError(f"--out {opts.out}: {error.strerror or error}") from None
+            with file_errors(f"--out {opts.out}"), atomic_replace(opts.out) as draft:
+                draft.write_bytes(text_of(metrics))
         elif opts.json:
             print_json(samples_of(metrics))
         else:

@@ -373,8 +373,7 @@ def run_retry(config: Config, opts: argparse.Namespace) -> int:
     ids = opts.ids or None
     n = with_database(config, lambda db: outbox.retry(db, now, ids, opts.channel))
     if opts.json:
-        report: RetryReport = {"retried": n}
-        print_json(report)
+        print_json(RetryReport(retried=n))
     elif n:
         print_line(f"{count(n, 'message')} will be sent again. Run scrapy notify deliver")
     else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.utils.files import atomic_replace
+from crawler.utils.files import atomic_replace, file_errors
 
 BUILT_IN = Path(__file__).parent / "templates"
 ASSETS = ("freshet.css", "freshet.js")
@@ -124,10 +124,8 @@ def _within(folder: Path | None) -> Iterator[tuple[str, Path]]:
 
 
 def _digest(path: Path) -> str:
-    try:
+    with file_errors(str(path)):
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Render events of pages as messages, with templates of the user in a sandbox.
 
+An event is made of one document of the outbox, or of several about the same page.
+
 Templates are written in a subset of Jinja without assignments, calls, macros and multiplication.
 The rest cannot make long texts of short ones: every loop counts its steps, and every filter limits
 the length of its arguments and its result. So the text of a page, however hostile, cannot keep a
@@ -15,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache, wraps
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 from jinja2 import StrictUndefined, Template, TemplateError, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
@@ -24,6 +27,13 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from crawler.errors import ConfigError
+from crawler.storage.client import Document
+from crawler.storage.outbox import Bundle, Grouping
+from crawler.utils.text import count
+from crawler.utils.urls import target_id
+
+if TYPE_CHECKING:
+    from crawler.notify.channels import Channel
 
 MAX_TEMPLATE_CHARACTERS = 10_000
 # Characters of a rendered text; the rest is cut off.
@@ -31,7 +41,7 @@ MAX_TEXT_CHARACTERS = 50_000
 MAX_TITLE_CHARACTERS = 200
 # Maximum number of events that a message lists; the others are only counted.
 MAX_EVENTS = 50
-MAX_FIELDS = 20
+MAX_FIELDS, MAX_SHOWN_POSTS = 20, 20
 MAX_VALUE_CHARACTERS = 500
 # Limits of one rendering: iterations of all loops, processor time, items or characters of a filter.
 MAX_STEPS = 10_000
@@ -200,6 +210,92 @@ def message_of(
     data = {"events": [event.as_data() for event in shown], "more": more}
     kind = DIGEST if is_digest else events[0].event
     return Message(message_id, kind, title, text, html, data, max(each.at for each in events))
+
+
+def message_in(
+    bundle: Bundle, channel: Channel | None, grouping: Grouping, web_url: str | None = None
+) -> Message:
+    """Return the message that a channel sends for a bundle.
+
+    channel:  None: the default templates, and times in UTC
+    grouping: with PAGE, several events of a page are shown as one, from the first to the last
+    web_url:  URL of the web app, for links; None: no links
+    """
+    is_joined = grouping is Grouping.PAGE and not bundle.more
+    events = [joined(bundle.messages)] if is_joined else list(map(view_of, bundle.messages))
+    if web_url is not None:
+        events = [replace(event, link=link_to(web_url, event.site, event.url)) for event in events]
+    if channel is None:
+        return message_of(bundle.id, events, more=bundle.more)
+    return message_of(
+        bundle.id, events, templates=channel.templates, more=bundle.more, zone=channel.zone
+    )
+
+
+def link_to(web_url: str, site: str, url: str) -> str:
+    """Return the URL of a page in the web app; of its site if `url` is empty."""
+    if not url:
+        return f"{web_url}/sites/{quote(site, safe='')}"
+    return f"{web_url}/targets/{target_id(f'{site} {url}')}"
+
+
+def view_of(document: Document) -> EventView:
+    """Return the event of a document of the outbox as templates see it."""
+    data = document["data"]
+    posts = data.get("posts", ())
+    matching = data.get("posts_matching", 0)
+    reasons = [data.get("text"), data.get("reason")]
+    if failures := data.get("failures"):
+        reasons.append(f"{count(failures, 'failed visit')} in a row")
+    if matching:
+        reasons.append(count(matching, "post"))
+    view = EventView(
+        event=document["event"],
+        site=document["spider"],
+        url=document["target"],
+        title=data.get("title") or ("" if document["target"] else document["spider"]),
+        at=document["at"],
+        categories=tuple(data.get("categories", ())),
+        reason="; ".join(filter(None, reasons)),
+    ).with_contents(data.get("before"), data.get("after"))
+    if not posts:
+        return view
+    shown = (" ".join(filter(None, (post["title"], post["url"]))) for post in posts)
+    return replace(view, changes=tuple(Change("post", None, text) for text in shown))
+
+
+def joined(documents: Sequence[Document]) -> EventView:
+    """Return one event for several of a page: the last one, with all changes since the first.
+
+    It has the posts of all events of a feed, and the texts of all alarms.
+
+    documents: in order; they lack some fields of pages with more than MAX_FIELDS
+    """
+    if len(documents) == 1:
+        return view_of(documents[0])
+    events = [document["data"] for document in documents]
+    data = dict(events[-1])
+    if texts := dict.fromkeys(event["text"] for event in events if event.get("text")):
+        data["text"] = "; ".join(texts)
+    if found := [event for event in events if "posts" in event]:
+        listed = [post for event in found for post in event["posts"]]
+        # An edited post is listed once, with its last title.
+        posts = list({post["url"] or post["title"]: post for post in listed}.values())
+        repeated = len(listed) - len(posts)
+        data["posts_matching"] = sum(event["posts_matching"] for event in found) - repeated
+        data["posts"] = posts[:MAX_SHOWN_POSTS]
+        return view_of(documents[-1] | {"data": data})
+    first, last = events[0], events[-1]
+    before, after = first.get("before"), last.get("after")
+    stored = [
+        {**(event.get("before") or {}), **(event.get("after") or {})} for event in (first, last)
+    ]
+    if max(map(len, stored)) == MAX_FIELDS:
+        # Each document may lack fields that the other one has: compare those in both.
+        shared = stored[0].keys() & stored[1].keys()
+        before = before and {name: value for name, value in before.items() if name in shared}
+        after = after and {name: value for name, value in after.items() if name in shared}
+    return view_of(documents[-1] | {"data": data | {"before": before, "after": after}})
 
 
 def rendered(

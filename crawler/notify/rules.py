@@ -28,17 +28,18 @@ from crawler.extract.notification_rules import (
 )
 from crawler.items import SEEN, Event, Outcome
 from crawler.notify.channels import Channel, first_due, valid_channels
+from crawler.notify.messages import MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
 from crawler.utils.text import count, listed
 
-# Limits of the contents that a message shows.
-MAX_FIELDS, MAX_CHARACTERS = 20, 500
+# Characters of a value that a message shows.
+MAX_CHARACTERS = 500
 # Characters before the first difference of two long texts.
 CONTEXT_CHARACTERS = 80
-# Maximum number of posts of a visit to which conditions are applied, and of posts in a message.
-MAX_POSTS, MAX_SHOWN_POSTS = 500, 20
+# Maximum number of posts of a visit to which conditions are applied.
+MAX_POSTS = 500
 ELLIPSIS = "…"
 TABLES = ("channels", "rules")
 FAILED = (Outcome.ERROR, Outcome.BLOCKED)

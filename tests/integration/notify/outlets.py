@@ -11,7 +11,7 @@ from typing import Any
 from bson import ObjectId
 
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.outbox import Failure
+from crawler.notify.rounds import Failure
 from crawler.notify.rules import RuleSet, expand
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import Bundle, Grouping

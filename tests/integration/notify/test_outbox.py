@@ -13,8 +13,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.outbox import Delivered, Deliverer, Failure
-from crawler.notify.rounds import preview, run_round
+from crawler.notify.rounds import Delivered, Deliverer, Failure, preview, run_round
 from crawler.notify.rules import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened

@@ -9,7 +9,8 @@ import pytest
 
 from crawler.items import Event
 from crawler.notify.channels import Channel, first_due
-from crawler.notify.outbox import Outlet, message_in, view_of
+from crawler.notify.messages import message_in, view_of
+from crawler.notify.rounds import Outlet
 from crawler.notify.rules import expectation, is_confirmed
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping

@@ -18,7 +18,6 @@ from typing import Any, NotRequired, TextIO
 from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json
-from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
 from crawler.cli.options import similarity
 from crawler.config import Config
 from crawler.dedup.posts import ALONE, Candidate, id_of
@@ -30,10 +29,12 @@ from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
 from crawler.utils.files import Incoming, file_errors, opened_input
+from crawler.utils.process import INTERRUPTED, Say, interruptible
 from crawler.utils.terminal import complain, escaped_json, print_line, working
 from crawler.utils.text import count
 from crawler.utils.time import Clock, in_milliseconds
 
+NAME = "duplicates"
 MAX_LINE_BYTES = 64_000_000
 MAX_ID_BYTES = MAX_SOURCE_BYTES = 1000
 SHOWN_CHARACTERS = 40
@@ -236,12 +237,12 @@ class Tally:
         """Count an invalid line, and print the problem if it is among the first."""
         self.bad += 1
         if self.bad <= SHOWN_PROBLEMS:
-            complain(COMMAND, f"{self.name}, line {bad.number:,}: {bad.problem}")
+            complain(NAME, f"{self.name}, line {bad.number:,}: {bad.problem}")
 
     def end(self) -> None:
         """Print the number of invalid lines that were not printed."""
         if (more := self.bad - SHOWN_PROBLEMS) > 0:
-            complain(COMMAND, f"{self.name}: and {more:,} more invalid lines")
+            complain(NAME, f"{self.name}: and {more:,} more invalid lines")
 
     def report(self) -> CheckReport:
         """Return the counts."""
@@ -412,14 +413,14 @@ def run(config: Config, opts: argparse.Namespace) -> int:
             check_index.check_name(opts.keep)
         source = stack.enter_context(opened_input(opts.file))
         tally = Tally(source.name)
-        progress: Progress | None = None
+        progress: Say | None = None
         if opts.output is not None or not sys.stdout.isatty():
             progress = stack.enter_context(working(config.progress, "opening the database"))
         is_done = interruptible(_check(config, opts, scheme, source, tally, progress, output))
     tally.end()
     if not is_done:
         left = f"kept in {opts.keep}" if opts.keep else "nothing was kept"
-        complain(COMMAND, f"interrupted after {count(tally.texts, 'text')}; {left}")
+        complain(NAME, f"interrupted after {count(tally.texts, 'text')}; {left}")
         return INTERRUPTED
     if opts.output is not None and opts.json:
         print_json(tally.report())
@@ -434,7 +435,7 @@ async def _check(
     scheme: Scheme,
     source: Incoming,
     tally: Tally,
-    progress: Progress | None,
+    progress: Say | None,
     output: AbstractContextManager[Callable[[str], None]],
 ) -> bool:
     """Compare the texts of the source; returns True when it is done."""

@@ -12,16 +12,17 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from crawler import errors
 from crawler.errors import FreshetError
@@ -43,7 +44,10 @@ MAX_LINE_BYTES = 32_000_000
 # Time that a running job has to complete after the app has ended.
 END_SECONDS = 2.0
 
+# Exit code of a command that Ctrl-C or SIGTERM interrupted.
+INTERRUPTED = 130
 Say = Callable[[str], None]
+Result = TypeVar("Result")
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -69,6 +73,23 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         elif not task.cancelled():
             # Mark the exception as retrieved, or asyncio would log it.
             task.exception()
+
+
+def interruptible(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Run a coroutine and return its result; None if Ctrl-C or SIGTERM interrupted it."""
+
+    async def run() -> Result:
+        task = asyncio.current_task()
+        if task is not None:
+            # Signal handlers need Unix and the main thread.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return None
 
 
 def report_interrupts(program: str | None = None) -> None:

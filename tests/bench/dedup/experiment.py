@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from crawler.cli.base import print_json
-from crawler.cli.duplicates import INTERRUPTED, interruptible
 from crawler.cli.options import positive_int
 from crawler.config import Config
 from crawler.dedup.minhash import by_characters, jaccard
@@ -28,6 +27,7 @@ from crawler.dedup.sketch import SHAPES
 from crawler.errors import ConfigError, FreshetError
 from crawler.storage.client import Database, Document, opened
 from crawler.storage.embedded import EmbeddedServer
+from crawler.utils.process import INTERRUPTED, interruptible
 from crawler.utils.terminal import working
 from crawler.utils.text import count
 from tests.bench.dedup import results

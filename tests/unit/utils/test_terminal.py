@@ -36,7 +36,7 @@ PRINTING_MODULES = {
     "crawler/ops/kernels.py",
     "crawler/utils/process.py",
     "crawler/cli/duplicates_check.py",
-    "crawler/cli/feeds.py",
+    "crawler/cli/commands/feeds.py",
     "crawler/cli/commands/metrics.py",
 }
 

@@ -345,6 +345,7 @@ def test_rejects_invalid_options_in_one_line(words: list[str], error_text: str) 
 def test_import_does_not_load_twisted_server() -> None:
     import subprocess
 
-    code = "import sys, crawler.cli.feeds; print('twisted.web.server' in sys.modules)"
+    modules = "crawler.cli.commands.feeds, crawler.feeds.discovery, crawler.reports.feeds"
+    code = f"import sys, {modules}; print('twisted.web.server' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

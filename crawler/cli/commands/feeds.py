@@ -7,11 +7,10 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple, cast
 
 from rich.text import Text
 from typing_extensions import TypedDict
@@ -28,17 +27,6 @@ from crawler.cli.base import (
 from crawler.cli.options import add_limit, add_yes, category
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
-from crawler.feeds.subscriptions import (
-    BYTES_IN_MB,
-    MAX_MB,
-    TITLE_CHARACTERS,
-    Refused,
-    Subscription,
-    feed_url,
-    opml_lines,
-    read_list,
-    tidy,
-)
 from crawler.utils.files import atomic_replace, file_errors
 from crawler.utils.terminal import (
     as_json,
@@ -54,6 +42,7 @@ from crawler.utils.text import amount, count, documents, listed, span
 from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
+    from crawler.feeds.subscriptions import Refused
     from crawler.reports.feeds import AddedFeed, FeedState, RemovalReport
     from crawler.storage.client import Database
 
@@ -62,7 +51,7 @@ SHOWN_REFUSALS = 20
 # The file name of standard input and of standard output.
 STANDARD = "-"
 # A longer list from standard input goes to a temporary file.
-IN_MEMORY_BYTES = 16 * BYTES_IN_MB
+IN_MEMORY_MB = 16
 OPML, URLS = "opml", "urls"
 DEFAULT_LIMIT = 1000
 # A terminal with at least this many columns shows the URL in its own column.
@@ -165,6 +154,7 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 def run_import(config: Config, opts: argparse.Namespace) -> int:
     """Read the whole list, then store its feeds; return 1 if it has none."""
+    from crawler.feeds.subscriptions import read_list
     from crawler.reports.feeds import import_report
     from crawler.storage import feeds
 
@@ -196,13 +186,15 @@ def _seekable_file(name: str) -> Iterator[tuple[BinaryIO, str]]:
 
     Yields the file and its name for messages. Raises ConfigError.
     """
+    from crawler.feeds.subscriptions import BYTES_IN_MB, MAX_MB
+
     shown = "standard input" if name == STANDARD else name
     try:
         with sys.stdin.buffer if name == STANDARD else Path(name).open("rb") as file:
             if file.seekable():
                 yield file, shown
                 return
-            with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as copy:
+            with tempfile.SpooledTemporaryFile(IN_MEMORY_MB * BYTES_IN_MB) as copy:
                 left = MAX_MB * BYTES_IN_MB
                 while chunk := file.read(BYTES_IN_MB):
                     left -= len(chunk)
@@ -225,8 +217,7 @@ def _print_refusals(refused: Sequence[Refused]) -> None:
         complain(NAME, f"and {more:,} more (--json shows all)")
 
 
-@dataclass(frozen=True, slots=True)
-class NewFeed:
+class NewFeed(NamedTuple):
     """A feed to add. given: the URL that the user typed; title, form: of the feed document."""
 
     given: str
@@ -258,6 +249,7 @@ def adding_options(parser: argparse.ArgumentParser) -> None:
 
 def run_add(config: Config, opts: argparse.Namespace) -> int:
     """Find the feeds at the URLs and add them; return 1 if one of the URLs has no feed."""
+    from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, feed_url, tidy
     from crawler.reports.feeds import AddReport, refused_feed
 
     if opts.title is not None and (len(opts.urls) > 1 or opts.all):
@@ -301,6 +293,7 @@ def _discover_feeds(
 ) -> tuple[list[NewFeed], list[Refused]]:
     """Fetch the URLs; return their feeds, and the URLs that have none."""
     from crawler.feeds.discovery import discover
+    from crawler.feeds.subscriptions import Refused, feed_url
 
     now = config.clock.now()
     urls = [page.url for page in pages]
@@ -323,6 +316,7 @@ async def _store_feeds(
     db: Database, config: Config, opts: argparse.Namespace, new_feeds: list[NewFeed]
 ) -> list[AddedFeed]:
     """Store feeds one by one, and return a row for each, which includes whether it was added."""
+    from crawler.feeds.subscriptions import TITLE_CHARACTERS, Subscription, tidy
     from crawler.storage import feeds
 
     title = tidy(opts.title or "", TITLE_CHARACTERS) or None
@@ -359,6 +353,7 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(config: Config, opts: argparse.Namespace) -> None:
     """Write all feeds except aliases."""
+    from crawler.feeds.subscriptions import opml_lines
     from crawler.storage import feeds
 
     stored = with_database(config, lambda db: feeds.exported(db, opts.spider))
@@ -497,6 +492,8 @@ def run_list(config: Config, opts: argparse.Namespace) -> None:
 async def _print_table(
     rows: AsyncIterator[FeedState], opts: argparse.Namespace, now: datetime
 ) -> None:
+    from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
+
     console = stdout()
     is_wide = console.width >= MIN_WIDE_COLUMNS
     has_figures = console.width >= MIN_FIGURES_COLUMNS

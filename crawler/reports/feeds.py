@@ -420,7 +420,7 @@ class FullPost(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class FeedSelection:
     """The feeds that a reader views: a feed, a folder, or all feeds.
 
     title: name of the feed or folder; empty for all feeds
@@ -432,20 +432,20 @@ class Shelf:
     folder: str = ""
 
 
-async def shelf_of(db: Database, feed: str, folder: str) -> Shelf | None:
+async def selection_of(db: Database, feed: str, folder: str) -> FeedSelection | None:
     """Return a feed or a folder, or all feeds if both are empty; None if it does not exist."""
     if feed:
         names = await storage.titles(db, [feed])
-        return Shelf(names[feed], View(frozenset([feed])), feed=feed) if names else None
+        return FeedSelection(names[feed], View(frozenset([feed])), feed=feed) if names else None
     if folder:
         feeds = await storage.feeds_within(db, folder)
-        return Shelf(folder, View(feeds), folder=folder) if feeds else None
-    return Shelf("", View())
+        return FeedSelection(folder, View(feeds), folder=folder) if feeds else None
+    return FeedSelection("", View())
 
 
-async def river(
+async def newest_posts(
     db: Database,
-    shelf: Shelf,
+    selection: FeedSelection,
     reading: Reading,
     limit: int,
     after: Key | None,
@@ -456,7 +456,7 @@ async def river(
 
     every: also return posts that the reader has read
     """
-    part = await storage.river(db, shelf.view, None if every else reading, limit, after)
+    part = await storage.river(db, selection.view, None if every else reading, limit, after)
     shown_copies = {key: rows[:MAX_SHOWN_COPIES] for key, rows in part.copies.items()}
     every_post = [*part.posts, *(row for rows in shown_copies.values() for row in rows)]
     names = await storage.titles(db, {storage.feed_of(p) for p in every_post if "feed" in p})

@@ -301,7 +301,7 @@ MAX_NAME = 200
 # Comparing contents of this size takes a few milliseconds.
 QUICK_CHARACTERS = 20_000
 # Limits of the sandbox; the largest difference takes about 1.5 s.
-MAX_SECONDS, MAX_MB = 5, 512
+COMPARE_SECONDS, COMPARE_MB = 5, 512
 
 
 class Segment(TypedDict):

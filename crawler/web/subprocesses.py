@@ -281,7 +281,7 @@ class Subprocesses:
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self.comparing = Sandbox(history.MAX_SECONDS, history.MAX_MB)
+        self.comparing = Sandbox(history.COMPARE_SECONDS, history.COMPARE_MB)
         self._explaining = Sandbox(MAX_SECONDS, MAX_MB)
         self._patience_seconds = patience_seconds
         self._kept: OrderedDict[tuple[str, ...], tuple[float, Explanation | FreshetError]]

@@ -27,13 +27,13 @@ from crawler.reports.duplicates import side_by_side
 from crawler.reports.feeds import (
     COMMAND,
     AddReport,
+    FeedSelection,
     FeedState,
     Folder,
     FullPost,
     ImportReport,
     ReaderPost,
     RemovalReport,
-    Shelf,
     UnreadFeed,
     import_report,
     remove_feeds,
@@ -170,13 +170,13 @@ async def index(
 ) -> Response:
     """Show unread posts of all feeds, of a folder, or of a feed."""
     reading = await storage.reading_of(store.db, user.name, now)
-    shelf = await _shelf(store, choice.feed, choice.folder)
-    posts, last = await report.river(
-        store.db, shelf, reading, place.limit, place.after, every=choice.every
+    selection = await _selection(store, choice.feed, choice.folder)
+    posts, last = await report.newest_posts(
+        store.db, selection, reading, place.limit, place.after, every=choice.every
     )
     return page(
-        request, "feeds/index.html", posts=posts, next=cursor_of(last), place=place, shelf=shelf,
-        every=choice.every, folders=await report.folders(store.db),
+        request, "feeds/index.html", posts=posts, next=cursor_of(last), place=place,
+        selection=selection, every=choice.every, folders=await report.folders(store.db),
         unread=await report.unread_feeds(store.db, reading), max_days=storage.MAX_DAYS,
     )  # fmt: skip
 
@@ -352,9 +352,9 @@ async def posts_api(
 ) -> Posts:
     """Return unread posts, the newest first, with near-duplicates under their original."""
     reading = await storage.reading_of(store.db, user.name, now)
-    shelf = await _shelf(store, choice.feed, choice.folder)
-    posts, last = await report.river(
-        store.db, shelf, reading, place.limit, place.after, every=choice.every
+    selection = await _selection(store, choice.feed, choice.folder)
+    posts, last = await report.newest_posts(
+        store.db, selection, reading, place.limit, place.after, every=choice.every
     )
     return Posts(posts=posts, next=cursor_of(last))
 
@@ -394,9 +394,9 @@ async def read_api(new: PostRead, user: UserDep, store: StoreDep, now: NowDep) -
 @for_viewers
 async def read_all_api(new: AllRead, user: UserDep, store: StoreDep, now: NowDep) -> None:
     """Mark all posts of a feed, of a folder or of all feeds as read for this reader."""
-    shelf = await _shelf(store, new.feed, new.folder)
+    selection = await _selection(store, new.feed, new.folder)
     reading = await storage.reading_of(store.db, user.name, now)
-    await storage.mark_all_read(store.db, reading, shelf.view, min(new.until, now))
+    await storage.mark_all_read(store.db, reading, selection.view, min(new.until, now))
 
 
 @api.post("", name="feeds.api_add")
@@ -466,11 +466,11 @@ async def export_api(store: StoreDep, now: NowDep) -> Response:
     return await export(store, now)
 
 
-async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
-    shelf = await report.shelf_of(store.db, feed, folder)
-    if shelf is None:
+async def _selection(store: Store, feed: str, folder: str) -> FeedSelection:
+    selection = await report.selection_of(store.db, feed, folder)
+    if selection is None:
         raise not_found("Feed" if feed else "Folder")
-    return shelf
+    return selection
 
 
 async def _feed(store: Store, key: str) -> FeedState:

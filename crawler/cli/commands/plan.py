@@ -95,15 +95,16 @@ class Command(FreshetCommand):
         from crawler.planning.report import changes_found
         from crawler.storage import sites
 
-        now = self.config.clock.now()
-        since = None if opts.weeks is None else now - timedelta(weeks=opts.weeks)
+        config = self.config
 
         async def read(db: Database) -> ChangesOverview:
+            now = config.clock.now()
+            since = None if opts.weeks is None else now - timedelta(weeks=opts.weeks)
             rows = await sites.of_spiders(db, await spiders_of(db, spider))
             return await changes_found(db, rows, since, opts.urls)
 
-        with working(self.config.progress, "opening the database"):
-            found = with_database(self.config, read)
+        with working(config.progress, "opening the database"):
+            found = with_database(config, read)
         if opts.json:
             print_json(found)
             return

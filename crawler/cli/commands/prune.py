@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json
+from crawler.cli.base import FreshetCommand, no_targets, print_json, with_database
 from crawler.cli.options import add_spiders
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
@@ -15,6 +14,7 @@ from crawler.utils.text import count, listed, megabytes
 
 if TYPE_CHECKING:
     from crawler.config import Config
+    from crawler.storage.client import Database
     from crawler.storage.pruning import PruneReport
 
 MAX_DAYS = 36_500
@@ -65,13 +65,13 @@ class Command(FreshetCommand):
         if given.get("keep_versions", 0) < 0:
             raise ConfigError("--keep-versions: cannot be negative. Use 0 to keep all")
         if not 0 <= given.get("keep_visits_days", 0) <= MAX_DAYS:
-            raise ConfigError(f"--keep-days: not from 0 (never) to {MAX_DAYS:,}")
+            raise ConfigError(f"--keep-days: use a number of days from 0 (never) to {MAX_DAYS:,}")
         config = self.config.model_copy(update=given)
         if not opts.dry_run:
             from crawler.ops.schedule import rotate_logs
 
             rotate_logs(config)
-        report = asyncio.run(self._prune(config, opts.spider, delete=not opts.dry_run))
+        report = with_database(config, lambda db: _prune(db, config, opts))
         if opts.json:
             print_json(report)
             return
@@ -87,28 +87,24 @@ class Command(FreshetCommand):
         if deleted := _counts(report["shared"], SHARED_PARTS):
             print_line(f"all sites: {verb} {deleted}")
 
-    async def _prune(
-        self, config: Config, spiders: list[str] | None, *, delete: bool
-    ) -> PruneReport:
-        """Prune some spiders (None: all), and the data that belongs to no spider."""
-        from crawler.storage import pruning, runs, targets
-        from crawler.storage.client import opened
 
-        ages = pruning.Ages.of(config)
-        async with opened(config) as db:
-            # Runs of a site may not have found any target.
-            stored = sorted({*await targets.spiders(db), *await runs.spiders(db)})
-            if unknown := sorted(set(spiders or ()) - set(stored)):
-                raise no_targets(unknown[0], stored)
-            now = config.clock.now()
-            return {
-                "dry_run": not delete,
-                "spiders": {
-                    name: await pruning.prune_spider(db, name, ages, config, now, delete=delete)
-                    for name in spiders or stored
-                },
-                "shared": await pruning.prune_shared(db, ages, now, delete=delete),
-            }
+async def _prune(db: Database, config: Config, opts: argparse.Namespace) -> PruneReport:
+    """Prune the chosen spiders, or all, and the data that belongs to no spider."""
+    from crawler.storage import pruning, runs, targets
+
+    ages, now, delete = pruning.Ages.of(config), config.clock.now(), not opts.dry_run
+    # Runs of a site may not have found any target.
+    stored = sorted({*await targets.spiders(db), *await runs.spiders(db)})
+    if unknown := sorted(set(opts.spider or ()) - set(stored)):
+        raise no_targets(unknown[0], stored)
+    return {
+        "dry_run": opts.dry_run,
+        "spiders": {
+            name: await pruning.prune_spider(db, name, ages, config, now, delete=delete)
+            for name in opts.spider or stored
+        },
+        "shared": await pruning.prune_shared(db, ages, now, delete=delete),
+    }
 
 
 def _counts(deleted: Mapping[str, Any], nouns: Mapping[str, str]) -> str:

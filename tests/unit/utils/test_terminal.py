@@ -124,10 +124,10 @@ def test_secrets_are_not_logged(text: str, shown: str, capsys: pytest.CaptureFix
 
 
 def test_secrets_are_removed_in_linear_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in ("://" * 300_000, "a" * 1_000_000, "a:" * 500_000, "a:b" * 300_000 + " "):
         without_secrets(text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_only_listed_modules_print() -> None:

@@ -13,7 +13,7 @@ from bson import Int64, ObjectId
 from crawler.cli.commands import export
 from crawler.exchange.formats import Format, schema_of, writer_of
 from crawler.exchange.tables import TABLES, ColumnType
-from crawler.storage.field_schemas import Document
+from crawler.storage.client import Document
 from crawler.storage.validators import VALIDATORS
 
 VISITS, VERSIONS = TABLES["visits"], TABLES["versions"]

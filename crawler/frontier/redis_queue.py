@@ -6,10 +6,18 @@ and therefore atomic, and can be repeated.
 `Scheduler` is the Scrapy scheduler of the workers. Requests for a worker's leases, including
 redirects and retries, stay in Scrapy's queues in the memory of that worker: if it crashes, the
 whole entry is leased again. New requests of a spider go to Redis, for any worker.
+
+Requests are JSON, so that write access to Redis cannot run code; with pickle, the default of
+scrapy-redis, it could. Types that JSON lacks are marked: bytes, and dicts with keys that are not
+strings. Workers share only requests of limited size with the keys, headers and meta in PARTS. All
+others stay with the worker that created them, so that no one can use Redis to choose a proxy, send
+a cookie or disable robots.txt.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,13 +34,12 @@ from scrapy.crawler import Crawler
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import scheduler
 from scrapy_redis.dupefilter import RFPDupeFilter
-from scrapy_redis.queue import Base
 from twisted.internet.defer import Deferred
 
 from crawler.errors import RunLost
-from crawler.frontier import serializer
 from crawler.frontier.base import Counts
 from crawler.storage.redis import RedisRetry, user_errors
+from crawler.utils.urls import is_http
 
 if TYPE_CHECKING:
     from crawler.frontier.shared import SharedFrontier
@@ -54,6 +61,16 @@ TARGET = "target"
 Args = list[Any] | Callable[[], list[Any]]
 # Entry, fingerprint, priority and text of a request.
 Pushed = tuple[str, str, int, str]
+BYTES, PAIRS = "$bytes", "$pairs"
+MAX_BYTES, MAX_DEPTH = 256_000, 32
+MAX_URL, MAX_PRIORITY, MAX_TRIES = 8_000, 1_000_000, 20
+# A string, closed or not, or a bracket. The quantifiers are possessive, so that each character is
+# read once.
+TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+METHODS = frozenset({"GET", "HEAD", "POST"})
+HEADERS = frozenset(
+    {b"accept", b"accept-language", b"content-type", b"origin", b"referer", b"x-requested-with"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +126,15 @@ class QueueStatus:
         return not self.waiting and not self.leased
 
 
-class LeasedQueue(Base):  # type: ignore[misc]
+class LeasedQueue:
     """Client of the queue for one worker; call `join` before the methods that concern a run."""
 
     def __init__(
         self, steady: RedisRetry, spider: Spider, key: str, worker: str, lease_ms: int
     ) -> None:
-        super().__init__(steady.client, spider, key.replace("%", "%%"), serializer)
+        # The types of redis do not distinguish pipelines from clients, and text from bytes.
+        self.server: Any = steady.client
+        self.spider, self.key = spider, key
         self.id, self.worker = "", worker
         self._steady = steady
         self._common_args = [worker, lease_ms, EXPIRY_MS]
@@ -184,7 +203,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         seconds = ANSWER_SHARE * (answer_seconds or MAX_WAIT_SECONDS)
         timeout_seconds = int(seconds) or seconds
         with user_errors(self.server):
-            token = await cast("Any", self.server.blpop([self._key("wake")], timeout_seconds))
+            token = await self.server.blpop([self._key("wake")], timeout_seconds)
         return token is not None
 
     async def wake_another(self) -> None:
@@ -192,7 +211,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         key = self._key("wake")
         with user_errors(self.server):
             async with self.server.pipeline() as pipe:
-                await cast("Any", pipe.rpush(key, 1).pexpire(key, EXPIRY_MS).execute())
+                await pipe.rpush(key, 1).pexpire(key, EXPIRY_MS).execute()
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
@@ -269,21 +288,21 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """Serialize a request; raises TypeError or ValueError if `decode` would reject it."""
         parts = request.to_dict(spider=self.spider)
         if parts.pop("_class", None) in CLASSES:
-            parts = {name: part for name, part in parts.items() if name in serializer.PARTS}
+            parts = {name: part for name, part in parts.items() if name in PARTS}
         elif type(request) is not Request:
             raise ValueError(f"unsupported request class: {type(request).__name__}")
-        text = serializer.dumps(parts)
+        text = dumps(parts)
         self.decode(text)
         return text
 
     def decode(self, text: str) -> Request:
         """Deserialize a request; raises ValueError if the spider cannot have created it.
 
-        A valid request is for the site itself, has only parts that `serializer.check` allows, and
+        A valid request is for the site itself, has only parts that `check` allows, and
         its callbacks are methods that the spider's own class defines.
         """
-        parts = serializer.loads(text)
-        serializer.check(parts)
+        parts = loads(text)
+        check(parts)
         wrapper = getattr(self.spider, "wrapper", None)
         if wrapper is None or not wrapper.is_own(parts["url"]):
             raise ValueError(f"URL of another site: {parts['url']!r}")
@@ -415,3 +434,119 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return [
             entry for entry in entries if self._queued.get(entry) == 0 and entry not in under_way
         ]
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_int(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_headers(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, bytes)
+        and name.lower() in HEADERS
+        and isinstance(lines, list)
+        and all(isinstance(x, bytes) and not re.search(rb"[\r\n\0]", x) for x in lines)
+        for name, lines in value.items()
+    )
+
+
+META: dict[str, Callable[[Any], bool]] = {
+    "depth": lambda value: _is_int(value, 0, MAX_PRIORITY),
+    "dont_merge_cookies": _is_bool,
+    "dont_redirect": _is_bool,
+    "dont_retry": _is_bool,
+    "handle_httpstatus_all": _is_bool,
+    "handle_httpstatus_list": lambda value: (
+        isinstance(value, list) and all(_is_int(status, 100, 999) for status in value)
+    ),
+    "max_retry_times": lambda value: _is_int(value, 0, MAX_TRIES),
+}
+# Checks of the parts of a request; all parts but the URL are optional.
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "url": lambda value: isinstance(value, str) and len(value) <= MAX_URL and is_http(value),
+    "callback": _is_name,
+    "errback": _is_name,
+    "method": lambda value: isinstance(value, str) and value in METHODS,
+    "headers": _are_headers,
+    "body": lambda value: isinstance(value, bytes),
+    "cookies": lambda value: value in ({}, []),
+    "meta": lambda value: (
+        isinstance(value, dict)
+        and all(name in META and META[name](entry) for name, entry in value.items())
+    ),
+    "encoding": lambda value: value == "utf-8",
+    "priority": lambda value: _is_int(value, -MAX_PRIORITY, MAX_PRIORITY),
+    "dont_filter": _is_bool,
+    "flags": lambda value: value == [],
+    "cb_kwargs": lambda value: isinstance(value, dict) and all(isinstance(k, str) for k in value),
+}
+
+
+def dumps(value: dict[str, Any]) -> str:
+    """Serialize a request's dict; raises TypeError for types that are not supported."""
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(text: str | bytes) -> dict[str, Any]:
+    """Deserialize a request's dict; raises ValueError if it is too large or not from `dumps`."""
+    raw = text.encode() if isinstance(text, str) else text
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"longer than {MAX_BYTES:,} bytes")
+    text = raw.decode()
+    depth = 0
+    # Check the depth first: json.loads would exhaust the stack.
+    for token in TOKENS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        value = _restored(json.loads(text))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(value, dict):
+        raise ValueError("not a request")
+    return value
+
+
+def check(value: dict[str, Any]) -> None:
+    """Raise ValueError with the name of the part unless workers can share a request's dict."""
+    if "url" not in value:
+        raise ValueError("missing url")
+    for name, part in value.items():
+        if name not in PARTS or not PARTS[name](part):
+            raise ValueError(f"unsupported part or value: {name!r}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {BYTES: value.decode("latin-1")}
+    if isinstance(value, dict):
+        pairs = [(_plain(key), _plain(entry)) for key, entry in value.items()]
+        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+            return dict(pairs)
+        return {PAIRS: pairs}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {BYTES}:
+        return str(value[BYTES]).encode("latin-1")
+    if value.keys() == {PAIRS}:
+        return {_restored(key): _restored(entry) for key, entry in value[PAIRS]}
+    return {key: _restored(entry) for key, entry in value.items()}

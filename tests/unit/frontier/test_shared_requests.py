@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.frontier.serializer import MAX_BYTES, MAX_DEPTH, check, dumps, loads
+from crawler.frontier.redis_queue import MAX_BYTES, MAX_DEPTH, check, dumps, loads
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
 VALUES = st.recursive(

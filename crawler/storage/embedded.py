@@ -33,6 +33,7 @@ from filelock import FileLock, Timeout
 from crawler.config import Config
 from crawler.errors import ServerError
 from crawler.utils.files import rotate
+from crawler.utils.process import process_state
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -155,12 +156,8 @@ class EmbeddedServer:
 
     def is_stopped(self) -> bool:
         """Return whether a signal or a debugger suspended the server's process."""
-        try:
-            text = Path(f"/proc/{self.pid()}/stat").read_text()
-        except OSError:
-            return False
-        # The process name before the state may hold spaces and parentheses.
-        return text.rpartition(")")[2].split()[:1] in ([state] for state in STOPPED)
+        pid = self.pid()
+        return pid is not None and process_state(pid)[0] in STOPPED
 
     def silent_since(self) -> datetime:
         """Return when the process was first found unresponsive."""

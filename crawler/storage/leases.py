@@ -23,16 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import platform
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
@@ -43,7 +39,7 @@ from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.items import Target
 from crawler.storage.client import DUPLICATE_KEY, Database, Document, MongoRetry
-from crawler.utils.process import end_tasks
+from crawler.utils.process import end_tasks, has_ended, this_process
 from crawler.utils.time import steady_seconds
 
 logger = logging.getLogger(__name__)
@@ -55,10 +51,6 @@ RELEASE_SECONDS = 3.0
 FENCES_OF_A_VISIT = 1000
 # Each attempt takes over from holders whose processes on this machine have ended.
 MAX_TRIES = 5
-PROC = Path("/proc")
-# Fields after the name in /proc/PID/stat: the state, and when the process was started.
-STATE, STARTED = 0, 19
-ENDED = ("Z", "X")
 # Condition of an aggregation over `holders`: the lease of the holder has not ended.
 IN_TIME: Document = {"$gt": ["$$this.until", "$$NOW"]}
 
@@ -293,52 +285,6 @@ async def _held(db: Database, query: Document) -> AsyncIterator[tuple[Document, 
     async for lease in await db.leases.aggregate(stages):
         if holders := [holder for holder in _holders(lease) if not holder.has_died]:
             yield lease, holders
-
-
-def this_process() -> Document:
-    """Return the fields that identify this process as an owner in documents."""
-    pid = os.getpid()
-    return {
-        "host": socket.gethostname(), "pid": pid, "place": _place(), "began": _state(pid)[1],
-    }  # fmt: skip
-
-
-def has_ended(place: str, pid: int, began: str) -> bool:
-    """Return whether a process is known to have ended; False for one on another machine."""
-    if place != _place():
-        return False
-    if began:
-        # The pid alone does not identify the process: the system reuses pids.
-        state, started = _state(pid)
-        if started:
-            return started != began or state in ENDED
-        # It has ended, or /proc hides it (option `hidepid`) because it belongs to another user.
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
-def _place() -> str:
-    """Return the boot and pid namespace of this process, in which its pid is valid."""
-    try:
-        booted = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{booted} {(PROC / 'self/ns/pid').readlink()}"
-    except OSError:
-        return platform.node()
-
-
-def _state(pid: int) -> tuple[str, str]:
-    """Return state and start time of a process; both empty if /proc does not show it."""
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", ""
-    fields = stat.rpartition(")")[2].split()
-    return fields[STATE], fields[STARTED]
 
 
 def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> str:

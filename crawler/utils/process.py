@@ -1,4 +1,4 @@
-"""Processes: the tasks and the memory of this one, and subprocesses that run jobs of an app.
+"""Processes: the tasks, memory and identity of this one, and subprocesses that run jobs of an app.
 
 The app sends orders with a JobProcess and receives progress and results, as lines of JSON. The
 module that the subprocess runs calls `serve`.
@@ -12,7 +12,9 @@ import gc
 import json
 import logging
 import os
+import platform
 import signal
+import socket
 import sys
 import threading
 import time
@@ -34,6 +36,10 @@ MAX_CANCELS = 5
 # Thresholds of garbage collection: the usual ones, and those while libraries are loaded, when it is
 # rarer but not disabled, because not every Scrapy command calls `collect_again`.
 DEFAULTS, LOADING = gc.get_threshold(), (250_000, 5, 5)
+PROC = Path("/proc")
+# Fields after the name in /proc/PID/stat: the state, and when the process was started.
+STATE, STARTED = 0, 19
+ENDED = ("Z", "X")
 # Blocks of at least this size are returned to the operating system when they are freed.
 LARGE_BYTES = 1024 * 1024
 # Options of mallopt(3).
@@ -90,6 +96,53 @@ def interruptible(work: Coroutine[Any, Any, Result]) -> Result | None:
         return asyncio.run(run())
     except (KeyboardInterrupt, asyncio.CancelledError):
         return None
+
+
+def this_process() -> dict[str, Any]:
+    """Return the fields that identify this process as an owner in documents."""
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(), "pid": pid, "place": _place(), "began": process_state(pid)[1],
+    }  # fmt: skip
+
+
+def has_ended(place: str, pid: int, began: str) -> bool:
+    """Return whether a process is known to have ended; False for one on another machine."""
+    if place != _place():
+        return False
+    if began:
+        # The pid alone does not identify the process: the system reuses pids.
+        state, started = process_state(pid)
+        if started:
+            return started != began or state in ENDED
+        # It has ended, or /proc hides it (option `hidepid`) because it belongs to another user.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def _place() -> str:
+    """Return the boot and pid namespace of this process, in which its pid is valid."""
+    try:
+        booted = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{booted} {(PROC / 'self/ns/pid').readlink()}"
+    except OSError:
+        return platform.node()
+
+
+def process_state(pid: int) -> tuple[str, str]:
+    """Return state and start time of a process; both empty if /proc does not show it."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", ""
+    # The process name before the state may hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    return fields[STATE], fields[STARTED]
 
 
 def report_interrupts(program: str | None = None) -> None:

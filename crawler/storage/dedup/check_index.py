@@ -24,7 +24,7 @@ from crawler.errors import ConfigError, StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.dedup import claims, edits, signatures
 from crawler.storage.dedup.signatures import Registry
-from crawler.storage.leases import has_ended, this_process
+from crawler.utils.process import has_ended, this_process
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 KEPT, TEMPORARY = "check ", "check-run "

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from crawler.storage import leases
+from crawler.utils import process as processes
 
-pytestmark = pytest.mark.skipif(not leases.PROC.is_dir(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not processes.PROC.is_dir(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide all processes in /proc, as its option `hidepid` hides those of other users."""
     boot_id = "sys/kernel/random/boot_id"
     (tmp_path / boot_id).parent.mkdir(parents=True)
-    shutil.copy(leases.PROC / boot_id, tmp_path / boot_id)
-    (tmp_path / "self").symlink_to(leases.PROC / "self")
-    monkeypatch.setattr(leases, "PROC", tmp_path)
+    shutil.copy(processes.PROC / boot_id, tmp_path / boot_id)
+    (tmp_path / "self").symlink_to(processes.PROC / "self")
+    monkeypatch.setattr(processes, "PROC", tmp_path)
 
 
 def ended_process() -> int:
@@ -32,21 +32,21 @@ def ended_process() -> int:
 
 
 def test_running_process_has_not_ended() -> None:
-    us = leases.this_process()
-    assert not leases.has_ended(us["place"], us["pid"], us["began"])
+    us = processes.this_process()
+    assert not processes.has_ended(us["place"], us["pid"], us["began"])
 
 
 def test_process_with_the_pid_of_an_earlier_one_has_ended() -> None:
-    us = leases.this_process()
-    assert leases.has_ended(us["place"], us["pid"], f"{us['began']}0")
+    us = processes.this_process()
+    assert processes.has_ended(us["place"], us["pid"], f"{us['began']}0")
 
 
 def test_ended_process_has_ended() -> None:
-    assert leases.has_ended(leases.this_process()["place"], ended_process(), "12345")
+    assert processes.has_ended(processes.this_process()["place"], ended_process(), "12345")
 
 
 @pytest.mark.usefixtures("hidden")
 def test_hidden_process_has_ended_only_if_its_pid_is_free() -> None:
-    place = leases.this_process()["place"]
-    assert not leases.has_ended(place, os.getppid(), "12345")
-    assert leases.has_ended(place, ended_process(), "12345")
+    place = processes.this_process()["place"]
+    assert not processes.has_ended(place, os.getppid(), "12345")
+    assert processes.has_ended(place, ended_process(), "12345")

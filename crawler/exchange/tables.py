@@ -336,13 +336,12 @@ def iso(moment: datetime) -> str:
     return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
-def _plain(value: object) -> str:
-    return iso(value) if isinstance(value, datetime) else str(value)
-
-
 # NaN is not JSON; databases reject the whole file.
 _encoder = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False
+    ensure_ascii=False,
+    separators=(",", ":"),
+    default=lambda value: iso(value) if isinstance(value, datetime) else str(value),
+    allow_nan=False,
 )
 
 

@@ -132,6 +132,7 @@ class LeaseBook:
 class Worker:
     """Requests, renews and completes leases.
 
+    book:       leases, and the targets that they are for
     max_leases: maximum number of leases
     tries:      number of leases of an entry after which it is dead-lettered
     shares:     returns counts of this worker that do not come from visits
@@ -154,7 +155,7 @@ class Worker:
         self._steady = steady
         self._lease_seconds = lease_seconds
         self._max_leases = max_leases
-        self._book = LeaseBook()
+        self.book = LeaseBook()
         self._leases: list[Lease] = []
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
@@ -207,22 +208,14 @@ class Worker:
     def _is_over(self) -> bool:
         return self._is_stopped or (self.status is not None and self.status.state == OVER)
 
-    def assign(self, lease: Lease, keys: Iterable[str]) -> None:
-        """Assign targets to a leased entry, which is completed when all its targets are stored."""
-        self._book.assign(lease.entry, keys)
-
-    def assign_with(self, key: str, others: Iterable[str]) -> None:
-        """Assign more targets to the entry of target `key`."""
-        self._book.assign_with(key, others)
-
     def done(self, key: str, counts: Counts) -> None:
         """Note that a target is stored, and add its counts."""
-        self._book.store(key, counts)
+        self.book.store(key, counts)
         self._wake.set()
 
     def drop(self, entry: str, counts: Counts | None = None) -> None:
         """Complete an entry, even if some of its targets are not stored."""
-        self._book.drop(entry, counts or {})
+        self.book.drop(entry, counts or {})
         self._wake.set()
 
     @property
@@ -236,11 +229,7 @@ class Worker:
             if self._is_stopped:
                 return False
             await self._renew()
-        return not self._book.is_lost(key)
-
-    def hurry(self) -> None:
-        """Stop retrying while Redis is unavailable."""
-        self._steady.hurry()
+        return not self.book.is_lost(key)
 
     def close_host(self, host: str) -> None:
         """Stop requests of all workers to a host for the rest of the run."""
@@ -251,7 +240,7 @@ class Worker:
 
     def postpone(self, key: str) -> None:
         """Stop handing out a target in this run."""
-        self._unreported_entries.add(self._book.entry_of(key))
+        self._unreported_entries.add(self.book.entry_of(key))
         self._wake.set()
 
     def push(self, request: Pushed) -> None:
@@ -277,7 +266,7 @@ class Worker:
         if not patient:
             self._steady.hurry()
         await end_tasks(*self._tasks, *filter(None, (self._feeding, self._listening)))
-        if self._book.done or self._pushed:
+        if self.book.done or self._pushed:
             await self._report(0)
         while True:
             closes, others, visits = await self.queue.leave(self._sums())
@@ -286,7 +275,7 @@ class Worker:
             await asyncio.sleep(JOIN_SECONDS)
 
     def _sums(self) -> Counts:
-        return {**self._book.loose, **self._shares()}
+        return {**self.book.loose, **self._shares()}
 
     async def poll(self) -> None:
         """Update the status of the queue; this also keeps the role of feeder."""
@@ -295,24 +284,24 @@ class Worker:
         self._note(status)
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self._guarded(work))
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - any error fails the run
+                self.stop()
+                self._failed(error)
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - any error fails the run
-            self.stop()
-            self._failed(error)
+        return asyncio.ensure_future(guarded())
 
     async def _exchange(self) -> None:
         while not self._is_over:
             self._wake.clear()
             # Can be negative: a suspect is leased in addition to `want` entries.
-            room = max(0, self._max_leases - len(self._book.held))
-            needs_more = self._wanted.is_set() and (self._book.done or not self._has_enough)
+            room = max(0, self._max_leases - len(self.book.held))
+            needs_more = self._wanted.is_set() and (self.book.done or not self._has_enough)
             want = room if needs_more else 0
             unreported = self._unreported_hosts or self._unreported_entries
-            if not (want or self._book.done or self._pushed or unreported):
+            if not (want or self.book.done or self._pushed or unreported):
                 await self._wake.wait()
                 continue
             has_leased = await self._report(want)
@@ -332,12 +321,12 @@ class Worker:
 
     @property
     def _has_enough(self) -> bool:
-        return len(self._book.held) > self._max_leases // 2
+        return len(self.book.held) > self._max_leases // 2
 
     async def _pause(self) -> None:
         """Wait until a message, this worker or time may have changed what it can lease."""
         # A worker with more entries than concurrent requests leases more when it completes one.
-        is_idle = len(self._book.held) <= self._max_leases // LEASES_PER_REQUEST
+        is_idle = len(self.book.held) <= self._max_leases // LEASES_PER_REQUEST
         if is_idle and (self._listening is None or self._listening.done()):
             self._listening = self._start(self._listen)
         assert self.status is not None
@@ -378,12 +367,12 @@ class Worker:
             # Others may have been closed meanwhile.
             self._unreported_hosts -= hosts
         async with self._lock:
-            done, began, is_renewed = list(self._book.done), self._now(), self._has_nothing_to_renew
+            done, began, is_renewed = list(self.book.done), self._now(), self._has_nothing_to_renew
             status, leases = await self.queue.work(done, want)
             if is_renewed:
                 self._sure_until = began + self._lease_seconds
-            del self._book.done[: len(done)]
-            self._book.take(leases)
+            del self.book.done[: len(done)]
+            self.book.take(leases)
             self._leases += leases
         self._note(status)
         return bool(leases)
@@ -402,21 +391,21 @@ class Worker:
     @property
     def _has_nothing_to_renew(self) -> bool:
         """Return whether a request for leases keeps this worker alive as well as a renewal does."""
-        return not self._book.held and self._sums() == self._renewed_sums
+        return not self.book.held and self._sums() == self._renewed_sums
 
     async def _renew(self) -> None:
         async with self._lock:
             began, outages, sums = self._now(), self._steady.outages, self._sums()
             status, lost = await self.queue.renew(
-                self._book.entries(), sums,
+                self.book.entries(), sums,
                 sure=lambda: self.is_sure, back=outages != self._outages,
             )  # fmt: skip
             self._sure_until = began + self._lease_seconds
             self._outages, self._renewed_sums = outages, sums
-            self._book.lose(lost)
+            self.book.lose(lost)
             if lost:
                 self._wake.set()
-            self._leases = [lease for lease in self._leases if lease.entry in self._book.held]
+            self._leases = [lease for lease in self._leases if lease.entry in self.book.held]
         self._note(status)
 
     def _note(self, status: QueueStatus) -> None:

@@ -106,14 +106,12 @@ def is_plain(settings: Settings) -> bool:
     """Return whether settings add nothing to Freshet that would act in a run without requests."""
     lowest = get_settings_priority("project")
     return all(
-        name.startswith(IGNORED) or name in PROJECT_SETTINGS or FIXED.get(name) == _plain(value)
+        name.startswith(IGNORED)
+        or name in PROJECT_SETTINGS
+        or FIXED.get(name) == (dict(value) if isinstance(value, BaseSettings) else value)
         for name, value in settings.items()
         if (settings.getpriority(name) or 0) >= lowest
     )
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, BaseSettings) else value
 
 
 def _site_of(name: str, arguments: Mapping[str, str]) -> tuple[str, str | None] | None:

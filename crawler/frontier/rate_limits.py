@@ -159,7 +159,12 @@ class Permits:
         self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit | None:
         """Request permits for all requests that wait for the host; return one of them."""
-        self._note(host)
+        # Such a request makes this worker a user of the host for a while.
+        now = self._now()
+        self._asked.pop(host, None)
+        self._asked[host] = now
+        while (oldest := next(iter(self._asked))) and self._asked[oldest] < now - GONE_SECONDS:
+            del self._asked[oldest]
         want = 1 if delay_seconds else min(self._waiting[host], concurrency)
         tokens = [f"{self._worker} {next(self._numbers)}" for _ in range(want)]
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users", "ranks")]
@@ -181,14 +186,6 @@ class Permits:
             raise HostHeld(ms / 1000)
         await self._pause(host, ms / 1000)
         return None
-
-    def _note(self, host: str) -> None:
-        """Note a request to Redis, which makes this worker a user of the host for a while."""
-        now = self._now()
-        self._asked.pop(host, None)
-        self._asked[host] = now
-        while (oldest := next(iter(self._asked))) and self._asked[oldest] < now - GONE_SECONDS:
-            del self._asked[oldest]
 
     async def _started(self, permit: Permit, seconds: float) -> Permit:
         """Return a permit after the delay of `seconds` that Redis has assigned to it."""

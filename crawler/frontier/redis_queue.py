@@ -140,7 +140,11 @@ class LeasedQueue:
         self._common_args = [worker, lease_ms, EXPIRY_MS]
         self._messages = count(1)
         names = ("join", "open", "feed", "push", "work", "renew", "close", "leave", "finish")
-        self._scripts = {name: self._script(name) for name in names}
+        run = (FOLDER / "run.lua").read_text()
+        self._scripts: dict[str, AsyncScript] = {
+            name: self.server.register_script(run + (FOLDER / f"{name}.lua").read_text())
+            for name in names
+        }
 
     async def join(self, new_id: str) -> Joined:
         """Join the spider's run, or begin one with this id."""
@@ -244,8 +248,14 @@ class LeasedQueue:
 
         The fourth value is whether a lease has expired during the run.
         """
-        names = [self._key(name) for name in ("counts", "shares", "members")]
-        counts, shares, workers, expired = await self._steady.ask(lambda: self._read(*names))
+
+        async def read() -> list[Any]:
+            async with self.server.pipeline(transaction=False) as pipe:
+                pipe.hgetall(self._key("counts")).hgetall(self._key("shares"))
+                pipe.scard(self._key("members")).hget(f"{self.key}run", "expired")
+                return list(await pipe.execute())
+
+        counts, shares, workers, expired = await self._steady.ask(read)
         of_entries = {name.decode(): float(value) for name, value in counts.items()}
         of_workers: dict[str, float] = {}
         for key, value in shares.items():
@@ -319,18 +329,8 @@ class LeasedQueue:
                     raise ValueError(f"{name} does not accept the arguments: {error}") from None
         return request_from_dict(parts, spider=self.spider)
 
-    async def _read(self, counts: str, shares: str, workers: str) -> list[Any]:
-        async with self.server.pipeline(transaction=False) as pipe:
-            pipe.hgetall(counts).hgetall(shares).scard(workers).hget(f"{self.key}run", "expired")
-            return list(await pipe.execute())
-
     def _key(self, name: str) -> str:
         return f"{self.key}{self.id}:{name}"
-
-    def _script(self, name: str) -> AsyncScript:
-        files = (FOLDER / f"{part}.lua" for part in ("run", name))
-        script: AsyncScript = self.server.register_script("".join(f.read_text() for f in files))
-        return script
 
     async def _ask(self, name: str, args: Args, new_id: str = "") -> Any:
         first: list[Any] = [new_id or self.id, *self._common_args]

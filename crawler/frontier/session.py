@@ -382,7 +382,15 @@ class Session:
             self.started = started
             logger.info("%s: joined a run in progress", self.spider)
         if self.prepares:
-            await self.patience.read(lambda: self._prepare(full=full))
+
+            async def prepared() -> None:
+                self.run = await prepare(
+                    self.db, self.registry, self.wrapper, self.config, self.started, self.run,
+                    full=full,
+                )  # fmt: skip
+                await self.frontier.begin(self.run, self.started)
+
+            await self.patience.read(prepared)
         await self.patience.read(self._load_state)
         if full and not self.is_full:
             logger.warning(
@@ -390,12 +398,6 @@ class Session:
                 "command after that run",
                 self.spider,
             )
-
-    async def _prepare(self, *, full: bool) -> None:
-        self.run = await prepare(
-            self.db, self.registry, self.wrapper, self.config, self.started, self.run, full=full
-        )
-        await self.frontier.begin(self.run, self.started)
 
     async def _load_state(self) -> None:
         """Load the state that every process of a run needs: plan, paused hosts, due targets."""

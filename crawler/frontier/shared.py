@@ -77,6 +77,7 @@ class SharedFrontier(Frontier):
         client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
         self._client = client
         steady, name = RedisRetry(client, config.commit_retry_seconds), own_name()
+        self._hurry = steady.hurry
         self.permits = Permits(steady, f"freshet:{session.db.name}", name, seconds)
         assert crawler.spider is not None
         key = f"{{freshet:{session.db.name}:{crawler.spider.name}}}:"
@@ -119,14 +120,21 @@ class SharedFrontier(Frontier):
         worker = self._worker
         worker.begin(Feeder(self._session, worker, limit).feed)
         while leases := await worker.next():
-            leases = [lease for lease in leases if self._is_readable(lease)]
-            alive = [lease for lease in leases if lease.count <= worker.tries]
+            requests: list[Lease] = []
+            of_targets: list[Lease] = []
             for lease in leases:
-                if lease not in alive:
+                try:
+                    (lease.entry + lease.body).encode()
+                except UnicodeEncodeError as error:
+                    self._refuse(lease, error)
+                    continue
+                if lease.count > worker.tries:
                     await self._dead_letter(lease)
-            for request in self._decoded([lease for lease in alive if _is_request(lease)]):
+                else:
+                    (requests if _is_request(lease) else of_targets).append(lease)
+            for request in self._decoded(requests):
                 yield request
-            async for target in self._due([lease for lease in alive if not _is_request(lease)]):
+            async for target in self._due(of_targets):
                 yield target
 
     async def _due(self, leases: list[Lease]) -> AsyncIterator[Target]:
@@ -146,7 +154,7 @@ class SharedFrontier(Frontier):
         targets = await session.patience.read(lambda: due.of_keys(db, own, started, closed))
         for lease, key in keys.items():
             if (target := targets.get(key)) is not None:
-                self._worker.assign(lease, [key])
+                self._worker.book.assign(lease.entry, [key])
                 # In flight if the lease expired while this process was suspended, and the same
                 # worker leased the entry again.
                 if key not in session.in_flight:
@@ -169,17 +177,8 @@ class SharedFrontier(Frontier):
             self._requests.add(lease.entry)
             if self._watching is None or self._watching.done():
                 self._watching = asyncio.ensure_future(self._watch())
-                self._watching.add_done_callback(self._watched)
             meta = request.meta | {LEASE: lease.entry}
             yield request.replace(meta=meta, dont_filter=True)
-
-    def _is_readable(self, lease: Lease) -> bool:
-        try:
-            (lease.entry + lease.body).encode()
-        except UnicodeEncodeError as error:
-            self._refuse(lease, error)
-            return False
-        return True
 
     def _refuse(self, lease: Lease, error: Exception) -> None:
         """Drop an entry that no worker of this run can have written; log the first ones."""
@@ -198,14 +197,13 @@ class SharedFrontier(Frontier):
 
         engine = self._session.crawler.engine
         scheduler = engine.scheduler if engine is not None else None
-        while self._requests and isinstance(scheduler, Scheduler):
-            await asyncio.sleep(POLL_SECONDS)
-            for entry in scheduler.ended(self._requests):
-                self._requests.discard(entry)
-                self._worker.drop(entry)
-
-    def _watched(self, watching: asyncio.Task[None]) -> None:
-        if not watching.cancelled() and (error := watching.exception()) is not None:
+        try:
+            while self._requests and isinstance(scheduler, Scheduler):
+                await asyncio.sleep(POLL_SECONDS)
+                for entry in scheduler.ended(self._requests):
+                    self._requests.discard(entry)
+                    self._worker.drop(entry)
+        except Exception as error:  # noqa: BLE001 - any error fails the run
             self._session.fail(error)
 
     async def _dead_letter(self, lease: Lease) -> None:
@@ -237,7 +235,7 @@ class SharedFrontier(Frontier):
 
     def take_with(self, target: Target, others: Iterable[Target]) -> None:
         """Assign other cells to the entry of a cell whose page they share."""
-        self._worker.assign_with(target.key, [other.key for other in others])
+        self._worker.book.assign_with(target.key, [other.key for other in others])
 
     async def may_fetch(self, host: str) -> bool:
         """Count a request to a host; return False if all workers together reached its cap."""
@@ -281,7 +279,7 @@ class SharedFrontier(Frontier):
     def hurry(self) -> None:
         """Stop retrying while Redis is unavailable."""
         if self._has_joined:
-            self._worker.hurry()
+            self._hurry()
 
     async def leave(self) -> Tally:
         """Return all leases; the last worker to leave sums up the counts of all workers."""

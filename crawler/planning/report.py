@@ -268,8 +268,8 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
             f"{moment(later['at'], now)}. Run scrapy replan again to plan from now on"
         )
     rows = await plans.groups(db, spiders)
-    even = await plans.even(db, spiders)
-    week = requests(await plans.slots(db, spiders), even)
+    slots, even = await plans.week(db, spiders)
+    week = requests(slots, even)
     # Other classes are those of targets without a plan, and of targets in a sampling phase.
     planned = sorted(
         (row for row in rows if row["frequency_class"] in FREQUENCY_CLASSES),

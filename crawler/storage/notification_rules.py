@@ -107,13 +107,10 @@ class WantedEvents:
                 wanted = wanted_by((*rules, *self._of_site, *await read(self._db)), self._site)
                 self._wanted, self._problem = wanted if wanted.events else None, ""
             except ConfigError as error:
-                self._warn(str(error))
-                self._wanted = ALL_WANTED
+                problem, self._wanted = str(error), ALL_WANTED
+                if problem != self._problem:
+                    message = "Rules of notifications are invalid, all events are kept: %s"
+                    logger.warning(message, problem)
+                self._problem = problem
             self._read_at = time.monotonic()
         return self._wanted
-
-    def _warn(self, problem: str) -> None:
-        if problem != self._problem:
-            message = "Rules of notifications are invalid, all events are kept: %s"
-            logger.warning(message, problem)
-        self._problem = problem

@@ -397,9 +397,12 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
     return await aggregated(db.targets, pipeline)
 
 
-async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Return the number of targets in each slot: rows of `spider`, `weeks`, `slot`, `targets`."""
-    pipeline: list[Document] = [
+def slots(spiders: Sequence[str] | None = None) -> list[Document]:
+    """Return the stages that count the targets in each slot.
+
+    They give rows of `spider`, `weeks`, `slot` and `targets`. spiders: None: all
+    """
+    return [
         {"$match": to_plan(spiders) | {"plan.slots.0": {"$exists": True}}},
         {"$project": {"spider": 1, "weeks": "$plan.weeks", "slot": "$plan.slots"}},
         {"$unwind": "$slot"},
@@ -412,12 +415,14 @@ async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Docu
         {"$replaceRoot": {"newRoot": {"$mergeObjects": ["$_id", {"targets": "$targets"}]}}},
         {"$sort": {"spider": 1, "weeks": 1, "slot": 1}},
     ]
-    return await aggregated(db.targets, pipeline)
 
 
-async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Return targets with even intervals: rows of `spider`, `targets`, `per_week`."""
-    pipeline: list[Document] = [
+def even(spiders: Sequence[str] | None = None) -> list[Document]:
+    """Return the stages that count targets with even intervals.
+
+    They give rows of `spider`, `targets` and `per_week`. spiders: None: all
+    """
+    return [
         {"$match": to_plan(spiders) | {"plan.every_hours": {"$gt": 0}}},
         {
             "$group": {
@@ -428,7 +433,16 @@ async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Docum
         },
         {"$set": {"spider": "$_id", "_id": "$$REMOVE"}},
     ]
-    return await aggregated(db.targets, pipeline)
+
+
+async def week(
+    db: Database, spiders: Sequence[str] | None = None
+) -> tuple[list[Document], list[Document]]:
+    """Return the rows of `slots` and of `even`."""
+    return (
+        await aggregated(db.targets, slots(spiders)),
+        await aggregated(db.targets, even(spiders)),
+    )
 
 
 async def planned(

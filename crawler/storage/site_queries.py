@@ -19,7 +19,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.items import Kind
-from crawler.storage import runs, sites, target_queries, targets
+from crawler.storage import plans, runs, sites, target_queries, targets
 from crawler.storage.client import Database, Document, aggregated, all_of, count_by
 from crawler.storage.paging import (
     Key,
@@ -34,7 +34,7 @@ from crawler.storage.paging import (
 from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.sites import Marks
 from crawler.storage.target_queries import FIELDS, TargetState
-from crawler.storage.targets import ALIVE, BY_TIME, MUTED, to_plan
+from crawler.storage.targets import ALIVE, BY_TIME, MUTED
 from crawler.utils.time import NEVER
 from crawler.utils.urls import like
 
@@ -212,7 +212,6 @@ async def profile_of(db: Database, spider: str) -> TargetProfile:
     Rare categories are left out if 10,000 targets have more than 4,000 categories, or a site has
     more than MAX_COUNTED_CATEGORIES.
     """
-    slot = {"weeks": "$plan.weeks", "slot": "$plan.slots"}
     facets = {
         "categories": [
             {"$unwind": "$categories"},
@@ -221,15 +220,8 @@ async def profile_of(db: Database, spider: str) -> TargetProfile:
             {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
             {"$limit": 2 * MAX_CATEGORIES},
         ],
-        "slots": [
-            {"$match": to_plan() | {"plan.slots.0": {"$exists": True}}},
-            {"$unwind": "$plan.slots"},
-            {"$group": {"_id": slot, "n": {"$sum": 1}}},
-        ],
-        "even": [
-            {"$match": to_plan() | {"plan.every_hours": {"$gt": 0}}},
-            {"$group": {"_id": None, "n": {"$sum": "$plan.visits_per_week"}}},
-        ],
+        "slots": plans.slots(),
+        "even": plans.even(),
     }
     categories: Counter[str] = Counter()
     slots: Counter[tuple[int, int]] = Counter()
@@ -238,8 +230,8 @@ async def profile_of(db: Database, spider: str) -> TargetProfile:
         for row in part["categories"]:
             categories[row["_id"]] += row["n"]
         for row in part["slots"]:
-            slots[row["_id"].get("weeks") or 1, row["_id"]["slot"]] += row["n"]
-        per_week += sum(row["n"] for row in part["even"])
+            slots[row.get("weeks") or 1, row["slot"]] += row["targets"]
+        per_week += sum(row["per_week"] for row in part["even"])
         if len(categories) > MAX_COUNTED_CATEGORIES:
             categories = Counter(dict(categories.most_common(MAX_COUNTED_CATEGORIES // 2)))
     return TargetProfile(

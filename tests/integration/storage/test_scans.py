@@ -68,7 +68,7 @@ def test_site_profile_equals_single_queries(filled: str) -> None:
     )
 
     async def week(db: Database) -> Any:
-        return requests(await plans.slots(db, ["shop"]), await plans.even(db, ["shop"]))
+        return requests(*await plans.week(db, ["shop"]))
 
     assert np.allclose(requests(found.slots, found.even), on(filled, week))
 

@@ -35,7 +35,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.notify.channels import Channel, Smtp
 from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import Described, of_database
-from crawler.storage.validators import VALIDATORS
+from crawler.storage.schema import VALIDATORS
 from spiders.feeds import FeedsArguments
 from spiders.site import CellsArguments, SiteArguments
 from spiders.wrapper import Arguments

@@ -10,15 +10,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain, count
-from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
 from crawler.storage.redis import RedisRetry
 from crawler.utils.process import end_tasks
 
-FOLDER = Path(__file__).parent / "lua"
+# Read as package resources: a project that is deployed as an egg is not a folder.
+SCRIPTS = files("crawler.frontier") / "lua"
 # A permit is reused until it is REUSE_SECONDS old, or unused for IDLE_SECONDS while other workers
 # use the host.
 REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
@@ -68,7 +69,7 @@ class Permits:
         self._steady, self._prefix, self._worker = steady, prefix, worker
         self._expiry_seconds = min(lease_seconds, EXPIRY_SECONDS)
         self._script, self._hold_script = (
-            steady.client.register_script((FOLDER / f"{name}.lua").read_text())
+            steady.client.register_script((SCRIPTS / f"{name}.lua").read_text())
             for name in ("permit", "hold")
         )
         self._numbers = count()

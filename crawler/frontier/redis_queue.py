@@ -21,9 +21,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from inspect import signature
 from itertools import count
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -44,7 +44,8 @@ from crawler.utils.urls import is_http
 if TYPE_CHECKING:
     from crawler.frontier.shared import SharedFrontier
 
-FOLDER = Path(__file__).parent / "lua"
+# Read as package resources: a project that is deployed as an egg is not a folder.
+SCRIPTS = files("crawler.frontier") / "lua"
 # Request classes of Scrapy that differ from Request only in their constructors.
 CLASSES = tuple(
     f"scrapy.http.request.{name}"
@@ -140,9 +141,9 @@ class LeasedQueue:
         self._common_args = [worker, lease_ms, EXPIRY_MS]
         self._messages = count(1)
         names = ("join", "open", "feed", "push", "work", "renew", "close", "leave", "finish")
-        run = (FOLDER / "run.lua").read_text()
+        run = (SCRIPTS / "run.lua").read_text()
         self._scripts: dict[str, AsyncScript] = {
-            name: self.server.register_script(run + (FOLDER / f"{name}.lua").read_text())
+            name: self.server.register_script(run + (SCRIPTS / f"{name}.lua").read_text())
             for name in names
         }
 

@@ -2,14 +2,19 @@
 
 The version is a number in the collection `meta`. A database with a higher one is rejected; one with
 a lower one is migrated by the functions in MIGRATIONS, in order. Each is safe to run again.
+
+`collections.toml` describes the fields of each collection, for its validator and the reference.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pkgutil import resolve_name
 from typing import Any
 
 from pymongo import ASCENDING, DESCENDING, IndexModel
@@ -24,7 +29,6 @@ from crawler.storage.dedup.signatures import (
     LABEL_INDEXES,
     SIGNATURE_INDEXES,
 )
-from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
@@ -46,6 +50,18 @@ ZSTD: Document = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 # The function that migrates a database to each version, if stored documents change. Each must be
 # safe to repeat, because a crash may end it halfway.
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
+
+# Types of `collections.toml` that are more than a BSON type.
+TYPES: dict[str, Document] = {
+    "text": {"bsonType": "string"},
+    "texts": {"bsonType": "array", "items": {"bsonType": "string"}},
+    "time": {"bsonType": "date"},
+    "time or null": {"bsonType": ["date", "null"]},
+    "count": {"bsonType": ["int", "long"], "minimum": 0},
+    "number": {"bsonType": ["int", "long", "double"], "minimum": 0},
+    "one of": {},
+}
+REQUIRED = ", required"
 
 # Options that change how an index works; the server adds others.
 INDEX_OPTIONS = (
@@ -229,6 +245,51 @@ async def complete_restore(db: Database, mark: Document) -> None:
             # Renamed before the interruption, or by another process that completes the restore.
             if error.code != NAMESPACE_NOT_FOUND:
                 raise
+
+
+def schema_of(about: str, fields: Mapping[str, Sequence[Any]]) -> Document:
+    """Return the JSON schema of documents with these rows of `collections.toml`, by path."""
+    root: Document = {"bsonType": "object", "description": about}
+    schemas = {"": root}
+    for path, (kind, description, *rules) in fields.items():
+        name = kind.removesuffix(REQUIRED)
+        if name.startswith("("):
+            schema: Document = {"title": name[1:-1]}
+        else:
+            types = name.split(" or ")
+            schema = dict(TYPES.get(name, {"bsonType": types if len(types) > 1 else name}))
+        schemas[path] = schema
+        schema["description"] = description
+        for rule, value in rules[0].items() if rules else ():
+            schema[rule] = value_of(value)
+        if path.endswith("[]"):
+            schemas[path[:-2]]["items"] = schema
+            continue
+        outer, _, field = path.rpartition(".")
+        if outer not in schemas:
+            schemas[outer] = schemas[outer[:-2]]["items"] = {}
+        parent = schemas[outer]
+        parent.setdefault("properties", {})[field] = schema
+        if name != kind:
+            parent.setdefault("required", []).append(field)
+    return root
+
+
+def value_of(rule: Any) -> Any:
+    """Return the value of a rule: a text names a constant or an enumeration of the code."""
+    if not isinstance(rule, str):
+        return rule
+    value = resolve_name(rule)
+    return [str(each) for each in value] if isinstance(value, Iterable) else value
+
+
+VALIDATORS: dict[str, Document] = {
+    name: {"$jsonSchema": schema_of(collection["about"], collection["fields"])}
+    for name, collection in tomllib.loads(
+        # Read as a package resource: a project that is deployed as an egg is not a folder.
+        files(__package__).joinpath("collections.toml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 async def create_collections(db: Database) -> None:

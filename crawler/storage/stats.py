@@ -20,9 +20,9 @@ from crawler.storage import change_events, outbox, plans, runs, targets
 from crawler.storage.client import Database, Document, count_by
 from crawler.storage.outbox import ChannelState
 from crawler.storage.paging import aggregated_targets, resting
+from crawler.storage.schema import VALIDATORS
 from crawler.storage.site_queries import OVERDUE
 from crawler.storage.targets import BY_TIME, watched
-from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

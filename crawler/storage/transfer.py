@@ -49,6 +49,7 @@ from crawler.storage.schema import (
     RESTORED,
     RESTORING,
     TEST,
+    VALIDATORS,
     collection_options,
     complete_restore,
     create_collections,
@@ -56,7 +57,6 @@ from crawler.storage.schema import (
     index_definitions,
     prepare,
 )
-from crawler.storage.validators import VALIDATORS
 from crawler.utils.process import Say
 
 RAW = CodecOptions(document_class=RawBSONDocument)

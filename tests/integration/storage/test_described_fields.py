@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler.storage.validators import VALIDATORS
+from crawler.storage.schema import VALIDATORS
 from tests.integration.claiming import edited, text
 from tests.integration.databases import read_cells
 from tests.integration.dedup.test_duplicates_crawl import article, site

@@ -14,7 +14,7 @@ from crawler.cli.commands import export
 from crawler.exchange.formats import Format, schema_of, writer_of
 from crawler.exchange.tables import TABLES, ColumnType
 from crawler.storage.client import Document
-from crawler.storage.validators import VALIDATORS
+from crawler.storage.schema import VALIDATORS
 
 VISITS, VERSIONS = TABLES["visits"], TABLES["versions"]
 START = datetime(2026, 3, 1)

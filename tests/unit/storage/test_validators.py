@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from crawler.items import Kind
-from crawler.storage.validators import schema_of
+from crawler.storage.schema import schema_of
 
 
 def test_a_type_is_checked_unless_it_is_in_parentheses() -> None:

@@ -143,7 +143,7 @@ class Export:
     def __init__(
         self, db: Database, destination: Destination, table: Table, request: Request
     ) -> None:
-        self._db, self._destination, self._table, self._request = db, destination, table, request
+        self._db, self.destination, self._table, self._request = db, destination, table, request
         self._suffix = suffix_of(request.file_format, compressed=request.compressed)
         self._manifest_path = f"{table.name}/{MANIFEST}"
         self._manifest = self._read_manifest()
@@ -167,7 +167,7 @@ class Export:
             spiders = [spider for spider in spiders if spider in request.spiders]
         parts = await self._parts(spiders)
         done, total = 0, sum(part.rows for part in parts)
-        partitions = _Partitions(self._table, request, self, self._destination.max_moves)
+        partitions = _Partitions(self._table, request, self, self.destination.max_moves)
         try:
             async with aclosing(_ahead(self._batches(parts))) as batches:
                 async for part, batch in batches:
@@ -183,7 +183,7 @@ class Export:
         newest = max((entry["newest"] or "" for entry in self._files.values()), default="")
         return {
             "table": name,
-            "folder": f"{self._destination.name}/{name}",
+            "folder": f"{self.destination.name}/{name}",
             "files": len(self._written),
             "rows": sum(entry["rows"] for entry in self._written),
             "bytes": sum(entry["bytes"] for entry in self._written),
@@ -201,10 +201,6 @@ class Export:
             folders.append(f"day={day}")
         return "/".join([*folders, f"part-00000{self._suffix}"])
 
-    def draft(self, path: str) -> AbstractContextManager[Path]:
-        """Yield the name of a local file to write, for `replace`."""
-        return self._destination.draft(path)
-
     def replace(self, draft: Path, place: ExitStack, written: _Written) -> _Written | None:
         """Move a complete draft to its path, unless the file there has the same bytes.
 
@@ -218,7 +214,7 @@ class Export:
                 written.entry["bytes"] = file.seek(0, os.SEEK_END)
             if self._files.get(written.path) == written.entry:
                 return None
-            self._destination.put(draft, written.path)
+            self.destination.put(draft, written.path)
             return written
 
     def record(self, written: _Written | None) -> None:
@@ -232,8 +228,8 @@ class Export:
             self._save()
 
     def _read_manifest(self) -> Manifest:
-        place = f"{self._destination.name}/{self._manifest_path}"
-        stored = self._destination.read(self._manifest_path)
+        place = f"{self.destination.name}/{self._manifest_path}"
+        stored = self.destination.read(self._manifest_path)
         file_format = self._suffix.removeprefix(".")
         if stored is None:
             return {"format": file_format, "files": {}}
@@ -261,10 +257,10 @@ class Export:
 
     def _check_files(self) -> None:
         """Delete drafts of an interrupted export, and entries of missing or incomplete files."""
-        sizes = self._destination.sizes(self._table.name)
+        sizes = self.destination.sizes(self._table.name)
         for path in sizes:
             if path.endswith(DRAFT):
-                self._destination.remove(path)
+                self.destination.remove(path)
         for path, entry in list(self._files.items()):
             if sizes.get(path) != entry["bytes"]:
                 del self._files[path]
@@ -318,7 +314,7 @@ class Export:
     ) -> Iterator[Iterator[Document]]:
         """Yield the documents in a file, in its order. only: those with these `_id`s."""
         request = self._request
-        with self._destination.opened(path) as file:
+        with self.destination.opened(path) as file:
 
             def wanted() -> Iterator[Document]:
                 try:
@@ -329,7 +325,7 @@ class Export:
                             yield row
                 except (ValueError, TypeError, LookupError, EOFError, StopIteration):
                     raise ConfigError(
-                        f"{self._destination.name}/{path}: damaged. Delete it to write it again"
+                        f"{self.destination.name}/{path}: damaged. Delete it to write it again"
                     ) from None
 
             yield wanted()
@@ -345,7 +341,7 @@ class Export:
         """Remove files of spiders that are no longer stored, and save the manifest."""
         if self._table.time is None and self._table.by_spider and not self._request.spiders:
             for path in self._files.keys() - {self.path_of(spider, None) for spider in spiders}:
-                self._destination.remove(path)
+                self.destination.remove(path)
                 del self._files[path]
                 self._removed += 1
                 self._is_saved = False
@@ -354,7 +350,7 @@ class Export:
 
     def _save(self) -> None:
         content = json.dumps(self._manifest, indent=1, sort_keys=True)
-        self._destination.write(self._manifest_path, content.encode())
+        self.destination.write(self._manifest_path, content.encode())
         self._saved_at, self._is_saved = steady_seconds(), True
 
 
@@ -452,7 +448,7 @@ class _Partitions:
     def _begin(self, spider: str | None, day: date | None) -> None:
         self._open, self._rows = (spider, day), 0
         self._path = self._export.path_of(spider, day)
-        self._draft = self._stack.enter_context(self._export.draft(self._path))
+        self._draft = self._stack.enter_context(self._export.destination.draft(self._path))
         request = self._request
         with file_errors(str(self._draft)):
             self._writer = writer_of(

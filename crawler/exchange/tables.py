@@ -363,40 +363,23 @@ def _as_text(value: Any) -> str | None:
     return str(value)
 
 
-def _as_id(value: Any) -> str | None:
-    return value.binary.hex() if isinstance(value, ObjectId) else _as_text(value)
+def _only(kinds: type | tuple[type, ...], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a conversion of values of some types, and of None; it rejects all other values."""
+
+    def converted(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, kinds):
+            raise TypeError
+        return convert(value)
+
+    return converted
 
 
-def _as_time(value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    raise TypeError
-
-
-def _as_integer(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, str) or value != int(value):
+def _whole(value: float) -> int:
+    if value != int(value):
         raise ValueError
     return int(value)
-
-
-def _as_number(value: Any) -> float | None:
-    if isinstance(value, str):
-        raise TypeError
-    return None if value is None else float(value)
-
-
-def _as_boolean(value: Any) -> bool:
-    if value is None or isinstance(value, (bool, int, float)):
-        return bool(value)
-    raise TypeError
-
-
-def _as_texts(value: Any) -> list[str] | None:
-    if value is None or isinstance(value, list):
-        return None if value is None else [_as_text(part) or "" for part in value]
-    raise TypeError
 
 
 def _as_fields(value: Any) -> Any:
@@ -422,12 +405,18 @@ _NONE = type(None)
 _CONVERTERS: dict[ColumnType, tuple[Callable[[Any], Any], set[type] | None]] = {
     ColumnType.TEXT: (_as_text, {str, _NONE}),
     ColumnType.NAME: (_as_text, {str, _NONE}),
-    ColumnType.ID: (_as_id, None),
-    ColumnType.TIME: (_as_time, {datetime, _NONE}),
-    ColumnType.INTEGER: (_as_integer, {int, _NONE}),
-    ColumnType.NUMBER: (_as_number, {float, _NONE}),
-    ColumnType.BOOLEAN: (_as_boolean, {bool}),
-    ColumnType.TEXTS: (_as_texts, None),
+    ColumnType.ID: (
+        lambda value: value.binary.hex() if isinstance(value, ObjectId) else _as_text(value),
+        None,
+    ),
+    ColumnType.TIME: (_only(datetime, lambda value: value), {datetime, _NONE}),
+    ColumnType.INTEGER: (_only((int, float), _whole), {int, _NONE}),
+    ColumnType.NUMBER: (_only((int, float), float), {float, _NONE}),
+    ColumnType.BOOLEAN: (lambda value: _only((int, float), bool)(value) or False, {bool}),
+    ColumnType.TEXTS: (
+        _only(list, lambda values: [_as_text(value) or "" for value in values]),
+        None,
+    ),
     ColumnType.JSON: (_as_fields, None),
 }
 

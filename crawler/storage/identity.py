@@ -95,7 +95,7 @@ async def settle_aliases(
             for alias in row.get("aliases", ()):
                 owners.setdefault(f"{row['spider']} {alias}", row["url"])
             owners[f"{row['spider']} {row['url']}"] = row["url"]
-    aliases = [*duplicate_feeds, *await _copies(db, batch)]
+    aliases = [*duplicate_feeds, *await _same_pages(db, batch)]
     for visit in redirected:
         target = visit.fetched.target
         # Without an owner, the target itself becomes the owner for the later visits of the batch.
@@ -112,7 +112,7 @@ async def settle_aliases(
     await _hand_over(db, registry, aliases)
 
 
-async def _copies(db: Database, batch: Sequence[Visit]) -> list[Visit]:
+async def _same_pages(db: Database, batch: Sequence[Visit]) -> list[Visit]:
     """Turn visits of items with the page of another target into visits of aliases; return them."""
     stated = [
         visit
@@ -238,14 +238,14 @@ class StoredLink(NamedTuple):
 
 async def set_items(db: Database, batch: Sequence[Visit]) -> None:
     """Set the item of each post of these visits, before the posts are claimed."""
-    rows = _rows(batch)
+    rows = _collected_posts(batch)
     resolved = await _resolved(db, rows)
     stored = await _stored_links(db, rows, resolved)
     for _, of_visit in groupby(rows, key=lambda row: id(row.visit)):
         _identify_posts(list(of_visit), resolved, stored)
     for visit in batch:
         if _is_page(visit) and visit.stores_content:
-            _name(visit, visit.fetched.target.key, _item_of_page(visit))
+            _set_item(visit, visit.fetched.target.key, _item_of_page(visit))
     await _identify_followed(db, batch)
     for visit in batch:
         if visit.items and visit.candidates:
@@ -257,9 +257,11 @@ async def set_items(db: Database, batch: Sequence[Visit]) -> None:
             )
 
 
-async def settle_shared(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
+async def remove_shared_items(
+    db: Database, registry: Registry | None, batch: Sequence[Visit]
+) -> None:
     """Remove the item of stored posts whose link another post of their feed now has."""
-    rows = [row for row in _rows(batch) if row.key not in row.visit.items]
+    rows = [row for row in _collected_posts(batch) if row.key not in row.visit.items]
     gone: dict[str, str | None] = {}
     for part in in_batches(rows, BATCH):
         feeds = [{"spider": spider, "feed": feed} for spider, feed in {row.feed for row in part}]
@@ -269,10 +271,10 @@ async def settle_shared(db: Database, registry: Registry | None, batch: Sequence
         async for post in posts:
             if ((post["spider"], post["feed"]), post["link"]) in shared:
                 gone[post["_id"]] = None
-    await _rename(db, registry, gone)
+    await _store_items(db, registry, gone)
 
 
-async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
+async def follow_redirects(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
     """Apply redirects that these or concurrent visits found to stored posts.
 
     Called when targets are written: if two workers store a page and its feed post concurrently, at
@@ -298,7 +300,7 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
         and not visit.stores_content
         and visit.fetched.final_url != visit.fetched.target.final_url
     }
-    rows = [row for row in _rows(batch) if row.key in row.visit.items]
+    rows = [row for row in _collected_posts(batch) if row.key in row.visit.items]
     resolved = await _resolved(db, rows)
     for row in rows:
         item = resolved.get(row.link, row.link)
@@ -314,7 +316,7 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
                 wanted[post["_id"]] = item
                 feeds[post["_id"]] = (post["spider"], post["feed"])
         renamed |= await _once_per_feed(db, wanted, feeds)
-    await _rename(db, registry, renamed)
+    await _store_items(db, registry, renamed)
 
 
 async def _once_per_feed(
@@ -341,7 +343,9 @@ async def _once_per_feed(
     return free
 
 
-async def _rename(db: Database, registry: Registry | None, items: Mapping[str, str | None]) -> None:
+async def _store_items(
+    db: Database, registry: Registry | None, items: Mapping[str, str | None]
+) -> None:
     """Set or remove the items of stored posts, and update their clusters."""
     if not items:
         return
@@ -356,7 +360,7 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
         await clusters.settle(db, registry, touched)
 
 
-def _rows(batch: Iterable[Visit]) -> list[CollectedPost]:
+def _collected_posts(batch: Iterable[Visit]) -> list[CollectedPost]:
     return [
         CollectedPost(visit, key, link)
         for visit in batch
@@ -379,7 +383,7 @@ def _item_of_page(visit: Visit) -> str | None:
     return item_key(visit.fetched.final_url or visit.fetched.target.url, is_canonical=True)
 
 
-def _name(visit: Visit, key: str, item: str | None) -> None:
+def _set_item(visit: Visit, key: str, item: str | None) -> None:
     if item is not None:
         visit.items[key] = item
     else:
@@ -408,11 +412,11 @@ def _identify_posts(
             visit.links[row.key] = row.link
         item = resolved.get(row.link, row.link)
         if witnesses or shown[row.link] > 1 or item is None or row.link in own:
-            _name(visit, row.key, None)
+            _set_item(visit, row.key, None)
             continue
         # Posts whose links redirect to one page, such as a consent page, keep their own links.
         is_used = used[item] > 1 or any(rival.item == item for rival in rivals)
-        _name(visit, row.key, row.link if is_used else item)
+        _set_item(visit, row.key, row.link if is_used else item)
 
 
 async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
@@ -430,12 +434,12 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
     async for post in db.posts.find({"_id": {"$in": list(pages)}}, fields):
         if item := post.get("item"):
             final = item_key(pages[post["_id"]].fetched.final_url)
-            _name(pages[post["_id"]], post["_id"], item)
+            _set_item(pages[post["_id"]], post["_id"], item)
             feeds[post["_id"]] = (post["spider"], post["feed"])
             if final is not None and final != item:
                 wanted[post["_id"]] = final
     for key, final in (await _once_per_feed(db, wanted, feeds)).items():
-        _name(pages[key], key, final)
+        _set_item(pages[key], key, final)
 
 
 async def _resolved(db: Database, rows: Sequence[CollectedPost]) -> dict[str, str | None]:

@@ -246,7 +246,7 @@ async def due(
         key: str | None = message.get("bundle")
         if key is None and grouping is Grouping.PAGE:
             of_page = {name: message[name] for name in ("channel", "rule", "spider", "target")}
-            key = await _fix(db, of_page | {"state": str(State.WAITING)}, MAX_JOINED, now)
+            key = await _begin_bundle(db, of_page | {"state": str(State.WAITING)}, MAX_JOINED, now)
             if key is None:
                 continue
         if key is None:
@@ -289,14 +289,14 @@ async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]
     begun: Document = waiting | {"bundle": {"$exists": True}}
     fixed = await db.outbox.find_one(begun, {"bundle": 1, "due": 1}, sort=ORDER)
     if fixed is None:
-        key = await _fix(db, waiting | {"due": {"$lte": now}}, MAX_DIGEST, now)
+        key = await _begin_bundle(db, waiting | {"due": {"$lte": now}}, MAX_DIGEST, now)
     else:
         key = fixed["bundle"] if fixed["due"] <= now else None
     bundle = None if key is None else await _read_bundle(db, channel, key)
     return [] if bundle is None else [bundle]
 
 
-async def _fix(db: Database, query: Document, limit: int, now: datetime) -> str | None:
+async def _begin_bundle(db: Database, query: Document, limit: int, now: datetime) -> str | None:
     """Store the id of a new bundle in the oldest messages of a query; None if there are none."""
     free: Document = query | {"bundle": {"$exists": False}}
     ids = await _oldest(db, free, limit)

@@ -199,7 +199,7 @@ class Writer:
         try:
             while await self._batch_is_ready():
                 # A variable here would keep the batch and its pages in memory until the next one.
-                await self._store(await self._begun(self._take_batch()))
+                await self._store(await self._next_batch())
         except Exception as error:
             # Waiting and later visits would otherwise wait forever.
             self._broken = error
@@ -229,14 +229,11 @@ class Writer:
         if before is None or before > until:
             self._wait.reschedule(until)
 
-    def _take_batch(self) -> list[Entry]:
+    async def _next_batch(self) -> list[Entry]:
+        """Take the waiting visits, and call `before_store`; return none if the call fails."""
         batch, self._waiting, self._bytes = self._waiting, [], 0
         self._arrived.clear()
         self._full.clear()
-        return batch
-
-    async def _begun(self, batch: list[Entry]) -> list[Entry]:
-        """Call `before_store`; return the batch, or an empty one if the call fails."""
         try:
             if self.before_store is not None:
                 await self.before_store()
@@ -250,7 +247,7 @@ class Writer:
         began = time.monotonic()
         late: list[Visit] = []
         try:
-            batch = await self._kept(batch, is_begun=is_begun)
+            batch = await self._still_held(batch, is_begun=is_begun)
             visits_of_batch = [visit for visit, _ in batch]
             if batch:
                 late = await self._patience.ask(lambda: self._write(visits_of_batch))
@@ -275,7 +272,7 @@ class Writer:
             if self.on_stored is not None:
                 self.on_stored(visits_of_batch, time.monotonic() - began)
 
-    async def _kept(self, batch: list[Entry], *, is_begun: bool) -> list[Entry]:
+    async def _still_held(self, batch: list[Entry], *, is_begun: bool) -> list[Entry]:
         """Return the visits whose targets were not taken over; called right before storing."""
         if self._leases is None:
             return batch
@@ -317,7 +314,7 @@ class Writer:
         feed_visits = [v for v in batch if v.fetched.target.kind is Kind.FEED]
         if feed_visits:
             await feeds.store(self._db, feed_visits, verdicts)
-        await identity.settle_shared(self._db, self._registry, batch)
+        await identity.remove_shared_items(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {post.key for visit in batch for post in visit.candidates}
             await clusters.confirm(self._db, self._registry, verdicts, written)
@@ -329,7 +326,7 @@ class Writer:
             too_late = {visit.id for visit in late}
             batch = [visit for visit in batch if visit.id not in too_late]
         await targets.note_aliases(self._db, batch)
-        await identity.reconcile(self._db, self._registry, batch)
+        await identity.follow_redirects(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.require_proof(self._db, doubted)

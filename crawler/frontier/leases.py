@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from bson import ObjectId
 
 from crawler.errors import FreshetError
-from crawler.frontier.base import Counts
 from crawler.utils.process import end_tasks
 
 if TYPE_CHECKING:
+    from crawler.frontier.lifecycle import Counts
     from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, Pushed, QueueStatus
     from crawler.storage.redis import RedisRetry
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # All processes use MongoDB's clock; their readings of it differ by less than this.
 MAX_CLOCK_ERROR = timedelta(minutes=1)
-Counts = dict[str, float]
+Counts = Mapping[str, float]
 # Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
 COPIED_LISTS = "copied lists"
@@ -151,10 +151,10 @@ def counts_of(visit: Visit) -> Counts:
 
 
 def recounted(
-    counts: Mapping[str, float],
+    counts: Counts,
     by_outcome: Iterable[Mapping[str, Any]],
     by_kind: Iterable[Mapping[str, Any]],
-) -> Counts:
+) -> dict[str, float]:
     """Return the counts of a run, recounted from stored visits.
 
     Crashed workers may have reported a visit twice or not at all. Counts that are not stored
@@ -174,7 +174,7 @@ def recounted(
     return {name: value for name, value in (stored | not_stored | kinds).items() if value}
 
 
-def whole(counts: Mapping[str, float]) -> Counter[str]:
+def whole(counts: Counts) -> Counter[str]:
     """Round all counts; some are estimates."""
     return Counter({name: round(value) for name, value in counts.items()})
 
@@ -201,7 +201,7 @@ class Ending:
     started: datetime
     now: datetime
 
-    async def recount(self, counts: Counts) -> Counts:
+    async def recount(self, counts: Counts) -> dict[str, float]:
         """Repair visits of crashed workers, and return the run's counts from the change log."""
         db, spider = self.db, self.spider
         await self.repair()
@@ -242,7 +242,7 @@ class RunWarnings:
 async def warnings_of(
     db: Database,
     wrapper: Wrapper,
-    counts: Mapping[str, float],
+    counts: Counts,
     links: LinkCounts,
     traps: Traps,
     example: str = "",
@@ -281,7 +281,7 @@ async def warnings_of(
 async def _pattern_warnings(
     db: Database,
     wrapper: Wrapper,
-    counts: Mapping[str, float],
+    counts: Counts,
     links: LinkCounts,
     matched: Mapping[str, int],
 ) -> list[str]:
@@ -300,7 +300,7 @@ async def _pattern_warnings(
     return [*lines, *await _missing_fields(db, wrapper, counts)]
 
 
-def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts) -> str:
+def no_match(keys: Sequence[str], counts: Counts, links: LinkCounts) -> str:
     """Return the warning that no link matched the patterns in one or both keys."""
     key = " or ".join(keys)
     pages = count(round(counts[LinkCount.PAGES]), "page")
@@ -336,7 +336,7 @@ def too_many_lists(lists: int, example: str) -> str:
     )
 
 
-def nothing_read(counts: Mapping[str, float], example: str, since: datetime | None = None) -> str:
+def nothing_read(counts: Counts, example: str, since: datetime | None = None) -> str:
     """Return the warning that all visits of a run failed.
 
     example: URL and reason of one of them, or ''
@@ -359,7 +359,7 @@ def nothing_read(counts: Mapping[str, float], example: str, since: datetime | No
     return f"nothing could be read: {outcomes}{shown}; later runs try again. {hint}"
 
 
-def no_items(counts: Mapping[str, float]) -> str:
+def no_items(counts: Counts) -> str:
     """Return the warning that a run found no items, with the cause if the counts show it."""
     visits, items = round(counts["visits"]), round(counts.get("item pages", 0))
     failed = {word: round(counts[name]) for name, word in FAILED.items() if counts.get(name)}
@@ -379,7 +379,7 @@ def never_found(wrapper: Wrapper, name: str, missing: int) -> str:
     return f"{name}: {pages}"
 
 
-def _skipped_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
+def _skipped_links(counts: Counts, links: LinkCounts) -> Iterator[str]:
     """Yield warnings about links that matched patterns but were not followed."""
     if many := round(counts.get(LinkCount.AMBIGUOUS, 0)):
         example = links.examples.get(LinkCount.AMBIGUOUS)
@@ -398,7 +398,7 @@ def _skipped_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[s
 
 
 async def _variant_urls(
-    db: Database, wrapper: Wrapper, counts: Mapping[str, float], links: LinkCounts
+    db: Database, wrapper: Wrapper, counts: Counts, links: LinkCounts
 ) -> list[str]:
     """Return a warning about items that are targets under several forms of their URL."""
     many = round(counts.get(LinkCount.VARIANTS, 0))
@@ -432,7 +432,7 @@ async def _has_matched(
     return any(match.kind is kind and match.pattern is not None for match in matches)
 
 
-async def _missing_fields(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
+async def _missing_fields(db: Database, wrapper: Wrapper, counts: Counts) -> list[str]:
     """Return warnings about fields missing from all items of the run, unless by chance."""
     read = round(counts.get(ITEMS_READ, 0))
     names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]

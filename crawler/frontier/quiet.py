@@ -30,7 +30,7 @@ from crawler.config import PROJECT, VARIABLE, Config, value_of
 from crawler.errors import WrapperError
 from crawler.extract.stored_definition import read_toml
 from crawler.frontier.summary import figures, quiet_sentence, show
-from crawler.storage import leases, runs
+from crawler.storage import leases, runs, targets
 from crawler.storage.client import Database, MongoRetry, is_current, opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.targets import RemainingTargets
@@ -151,7 +151,7 @@ async def record_quiet_run(
     started = config.clock.now()
     if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
         return None
-    remaining = await runs.remaining(db, spider, started)
+    remaining = await targets.remaining(db, spider, started, started)
     if not remaining.waiting:
         return None
     lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))

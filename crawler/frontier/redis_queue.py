@@ -37,12 +37,12 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from twisted.internet.defer import Deferred
 
 from crawler.errors import RunLost
-from crawler.frontier.base import Counts
 from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.urls import is_http
 
 if TYPE_CHECKING:
-    from crawler.frontier.shared import SharedFrontier
+    from crawler.frontier.frontiers import SharedFrontier
+    from crawler.frontier.lifecycle import Counts
 
 # Read as package resources: a project that is deployed as an egg is not a folder.
 SCRIPTS = files("crawler.frontier") / "lua"

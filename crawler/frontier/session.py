@@ -21,7 +21,7 @@ from crawler.config import Config
 from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
-from crawler.frontier.base import IN_DOUBT, Frontier, LocalFrontier
+from crawler.frontier.frontiers import IN_DOUBT, Frontier, LocalFrontier, SharedFrontier
 from crawler.frontier.lifecycle import (
     COPIED_LISTS,
     Ending,
@@ -33,7 +33,6 @@ from crawler.frontier.lifecycle import (
     whole,
 )
 from crawler.frontier.run_limits import Allowance, HostLimits
-from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, MongoRetry, Store, skew_text

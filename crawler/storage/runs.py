@@ -400,8 +400,3 @@ async def record_quiet(
         "counts": counts, "workers": 1,
     }  # fmt: skip
     await db.runs.insert_one(run)
-
-
-async def remaining(db: Database, spider: str, now: datetime) -> RemainingTargets:
-    """Return the targets of a spider, of which none is due."""
-    return await targets.remaining(db, spider, now, now)

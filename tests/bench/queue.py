@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 from scrapy import Spider
 
-from crawler.frontier.base import Counts
 from crawler.frontier.leases import Worker
+from crawler.frontier.lifecycle import Counts
 from crawler.frontier.rate_limits import Permits
 from crawler.frontier.redis_queue import Lease as EntryLease
 from crawler.frontier.redis_queue import LeasedQueue, QueueStatus

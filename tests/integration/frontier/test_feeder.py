@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 
 from crawler.config import Config
-from crawler.frontier.base import LocalFrontier
+from crawler.frontier.frontiers import LocalFrontier
 from crawler.frontier.run_limits import HostLimits
 from crawler.frontier.session import Session
 from crawler.items import Kind, Target

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis as driver
 
-from crawler.frontier.shared import MAX_LOGGED
+from crawler.frontier.frontiers import MAX_LOGGED
 from tests.integration.frontier.test_workers import ended, keys_in, shop, start, until
 from tests.integration.harness import Db, Freshet, Pages, asked
 from tests.integration.pushing import wait_for

@@ -565,6 +565,15 @@ async def count_by(
     return {row["_id"]: row["n"] async for row in await collection.aggregate(stages, **options)}
 
 
+async def delete_or_count(
+    collection: AsyncCollection[Document], query: Document, *, delete: bool
+) -> int:
+    """Delete the documents of a query, or only count them; return their number."""
+    if delete:
+        return (await collection.delete_many(query)).deleted_count
+    return await collection.count_documents(query)
+
+
 async def insert_new(collection: AsyncCollection[Document], documents: list[Document]) -> int:
     """Insert the documents whose `_id` is new; return their number."""
     if not documents:

@@ -21,11 +21,11 @@ from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
 from crawler.storage.targets import ALIVE, BY_TIME, NOT_FOR_A_VISIT, from_document, watched
 from crawler.storage.visits import recover
+from crawler.utils.time import HOUR_MILLISECONDS
 from schedules.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000
-HOUR_MILLISECONDS = 3_600_000
 ROW: Document = {
     "worth": "$plan.last_value",
     "per_week": "$plan.visits_per_week",

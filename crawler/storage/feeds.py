@@ -28,13 +28,20 @@ from crawler.items import (
     Visit,
 )
 from crawler.storage import leases, recovery
-from crawler.storage.client import Database, Document, in_batches, insert_new, write_all
+from crawler.storage.client import (
+    Database,
+    Document,
+    delete_or_count,
+    in_batches,
+    insert_new,
+    write_all,
+)
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key, keys_of
 from crawler.storage.posts import of_feed, store_versions, update_of, version_of, with_field
-from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
+from crawler.storage.targets import ALIVE, MAX_CATEGORIES, URL_COLLECTIONS, new_document
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
 
@@ -57,15 +64,6 @@ KNOWN_POST_FIELDS = (
 )  # fmt: skip
 # Numbers of stored posts that are compared by title with those of a document.
 MIN_TITLES, MAX_TITLES = 50, 1000
-# Collections with URLs of feeds and of the pages of their posts, and the field that has the URL.
-PAGE_COLLECTIONS = {
-    "versions": "target",
-    "visits": "target",
-    "days": "target",
-    "alarms": "target",
-    "outbox": "target",
-    "dead_letters": "url",
-}
 # Fields of a monitor that a document has under the same names.
 COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest")
 
@@ -268,16 +266,12 @@ async def remove(
 
     delete: False to only count
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for url in urls:
         for collection, query in await _queries_to_remove(db, spider, url):
             if delete and collection == "posts":
                 await release_posts(db, registry, query, now)
-            if delete:
-                n = (await db[collection].delete_many(query)).deleted_count
-            else:
-                n = await db[collection].count_documents(query)
-            counts[collection] = counts.get(collection, 0) + n
+            counts[collection] += await delete_or_count(db[collection], query, delete=delete)
         if delete:
             await boilerplate.forget(db, spider, url)
             await db.reading.delete_many({"feed": f"{spider} {url}"})
@@ -297,7 +291,8 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     of_pages: list[tuple[str, Document]] = [
         (collection, {"spider": spider, field: {"$in": batch}})
         for batch in in_batches([url, *pages], BATCH)
-        for collection, field in PAGE_COLLECTIONS.items()
+        for collection, field in URL_COLLECTIONS.items()
+        if collection not in ("targets", "posts")
     ]
     return [
         ("pushes", {"spider": spider, "url": url}),

@@ -21,6 +21,7 @@ from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.columns import Keys, NameColumn, NumberColumn, TextColumn, Texts, keys_of
 from crawler.storage.paging import draw_keys, resting
 from crawler.storage.targets import to_plan
+from crawler.utils.time import HOUR_MILLISECONDS
 from schedules.history import (
     CHANGE,
     FIELD_CHANGE,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 BATCH = 3000
 # Keys per query: with URLs of 2,000 bytes, they fill a quarter of the largest possible query.
 KEYS = 2000
-HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
 # A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2

@@ -16,7 +16,13 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.storage import alarms, feeds, outbox, runs, sampling_phases
-from crawler.storage.client import Database, Document, aggregated, in_async_batches
+from crawler.storage.client import (
+    Database,
+    Document,
+    aggregated,
+    delete_or_count,
+    in_async_batches,
+)
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
@@ -26,7 +32,8 @@ from crawler.storage.posts import (
     current_versions,
     recount_bytes,
 )
-from crawler.storage.targets import with_url
+from crawler.storage.targets import URL_COLLECTIONS, with_url
+from crawler.utils.time import start_of_day
 from crawler.utils.urls import item_key
 
 DAY = timedelta(days=1)
@@ -34,17 +41,6 @@ DAY = timedelta(days=1)
 BATCH, MAX_IDS = 500, 50_000
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
-# Collections with URLs of pages, and the field that has the URL.
-URL_COLLECTIONS = {
-    "targets": "url",
-    "visits": "target",
-    "versions": "target",
-    "posts": "url",
-    "days": "target",
-    "alarms": "target",
-    "outbox": "target",
-    "dead_letters": "url",
-}
 SPIDER_COLLECTIONS = (*URL_COLLECTIONS, "listings", "runs", "feeds", "pushes", "cells", "rereads")
 
 
@@ -145,9 +141,9 @@ async def prune_shared(db: Database, ages: Ages, now: datetime, *, delete: bool)
     old_plans = 0 if ages.plans is None else await drop_plans(db, now - ages.plans, delete=delete)
     return {
         "plans": old_plans,
-        "alarms": await _delete(db, "alarms", alarms.old(now), delete=delete),
-        "messages": await _delete(db, "outbox", outbox.old(now), delete=delete),
-        "hosts": await _delete(db, "hosts", {"hold_until": {"$lt": now}}, delete=delete),
+        "alarms": await delete_or_count(db.alarms, alarms.old(now), delete=delete),
+        "messages": await delete_or_count(db.outbox, outbox.old(now), delete=delete),
+        "hosts": await delete_or_count(db.hosts, {"hold_until": {"$lt": now}}, delete=delete),
     }
 
 
@@ -182,14 +178,13 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, delete:
     Only whole days are aggregated. A day's row is stored before its visits are deleted, and is not
     overwritten, so a crash in between loses nothing.
     """
-    midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
-    query: Document = {"spider": spider, "at": {"$lt": midnight}}
+    query: Document = {"spider": spider, "at": {"$lt": start_of_day(before)}}
     if not delete:
         return await db.visits.count_documents(query)
     removed = 0
     sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
     while first := await db.visits.find_one(query, sort=[("at", 1)]):
-        day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
+        day = start_of_day(first["at"])
         in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + DAY}}
         pipeline: list[Document] = [
             {"$match": in_day},
@@ -240,7 +235,7 @@ async def drop_aggregates(db: Database, spider: str, before: datetime, *, delete
     if newest is None:
         return 0
     query: Document = {"spider": spider, "day": {"$lt": min(before, newest["day"])}}
-    return await _delete(db, "days", query, delete=delete)
+    return await delete_or_count(db.days, query, delete=delete)
 
 
 async def drop_runs(db: Database, spider: str, before: datetime, *, delete: bool) -> int:
@@ -249,7 +244,7 @@ async def drop_runs(db: Database, spider: str, before: datetime, *, delete: bool
     query: Document = {"spider": spider, "finished": {"$lt": before}}
     if last is not None:
         query["_id"] = {"$ne": last["_id"]}
-    return await _delete(db, "runs", query, delete=delete)
+    return await delete_or_count(db.runs, query, delete=delete)
 
 
 async def drop_plans(db: Database, before: datetime, *, delete: bool) -> int:
@@ -282,7 +277,7 @@ async def drop_plans(db: Database, before: datetime, *, delete: bool) -> int:
     old -= {row["newest"] async for row in await db.plans.aggregate(newest)}
     async for row in await db.targets.aggregate(used):
         old -= {*row["_id"].values()}
-    return await _delete(db, "plans", {"_id": {"$in": list(old)}}, delete=delete)
+    return await delete_or_count(db.plans, {"_id": {"$in": list(old)}}, delete=delete)
 
 
 async def forget_url(
@@ -325,7 +320,8 @@ async def forget_url(
         "$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}],
     }
     of_pages = {
-        name: await _delete(db, name, query, delete=delete) for name, query in queries.items()
+        name: await delete_or_count(db[name], query, delete=delete)
+        for name, query in queries.items()
     }
     for spider in {row["spider"] for row in rows} if delete else ():
         if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
@@ -349,17 +345,11 @@ async def forget_spider(
     if delete:
         await release_posts(db, registry, queries["posts"], now)
     counts = {
-        name: await _delete(db, name, query, delete=delete) for name, query in queries.items()
+        name: await delete_or_count(db[name], query, delete=delete)
+        for name, query in queries.items()
     }
     if delete:
         await boilerplate.forget(db, spider)
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
         await db.reading.delete_many({"feed": {"$regex": f"^{re.escape(spider)} "}})
     return counts
-
-
-async def _delete(db: Database, name: str, query: Document, *, delete: bool) -> int:
-    """Delete the documents of a query, or only count them; return their number."""
-    if delete:
-        return (await db[name].delete_many(query)).deleted_count
-    return await db[name].count_documents(query)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
@@ -21,6 +21,7 @@ from pymongo import ASCENDING, UpdateOne
 
 from crawler.storage.client import Database, Document, aggregated, in_batches
 from crawler.utils.text import period
+from crawler.utils.time import start_of_day
 from schedules.calendar import next_visit
 from schedules.schedule import WEEK_HOURS, Schedule
 
@@ -165,7 +166,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
         if row["next_visit"] > latest and not is_failing:
             writes.append(_move(row, phase.poll_after(row["learning"]["phase"], now)))
     # Pages due beyond the daily requests, for example because of retries, wait until tomorrow.
-    last = _midnight(now) + DAY - timedelta(milliseconds=1)
+    last = start_of_day(now) + DAY - timedelta(milliseconds=1)
     due = [row for row in pages if row["next_visit"] <= now]
     writes += [_move(row, phase.poll_after(row["learning"]["phase"], last)) for row in due[left:]]
     for batch in in_batches(writes, BATCH):
@@ -235,7 +236,7 @@ async def _spent_today(
     db: Database, phase: Phase, pages: list[Document], rotation: int, now: datetime
 ) -> int:
     """Return the visits since midnight (UTC) of the pages of this rotation and the one before."""
-    midnight, begins = _midnight(now), phase.rotation_begins(rotation)
+    midnight, begins = start_of_day(now), phase.rotation_begins(rotation)
     counts = await _counts(db, phase.spider, pages, midnight, now)
     if rotation and begins > midnight:
         before = await _pages(db, phase, rotation - 1)
@@ -255,7 +256,3 @@ async def _counts(
         cursor = await db.visits.aggregate(pipeline)
         counts |= {row.pop("_id"): row async for row in cursor}
     return counts
-
-
-def _midnight(now: datetime) -> datetime:
-    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

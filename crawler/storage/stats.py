@@ -23,6 +23,7 @@ from crawler.storage.paging import aggregated_targets, resting
 from crawler.storage.schema import VALIDATORS
 from crawler.storage.site_queries import OVERDUE
 from crawler.storage.targets import BY_TIME, watched
+from crawler.utils.time import HOUR_MILLISECONDS
 from schedules.history import Floats, Ints
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -34,7 +35,6 @@ MAX_CHANNELS = 100
 # Timeout of one reading.
 MAX_SECONDS = 900.0
 SIZES = {"data": "dataSize", "storage": "storageSize", "indexes": "indexSize"}
-HOUR_MILLISECONDS = 3_600_000
 # Means of this many targets are within 0.5 % of the means of all.
 SAMPLE_SIZE = 50_000
 # The sample has all targets of spiders with at most this many, up to SAMPLE_SIZE together.

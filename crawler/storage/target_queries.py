@@ -23,8 +23,8 @@ from crawler.items import Kind
 from crawler.storage import alarms, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Order
-from crawler.storage.targets import DEAD_LINK, HOUR_MILLISECONDS, MUTED
-from crawler.utils.time import NEVER
+from crawler.storage.targets import DEAD_LINK, MUTED
+from crawler.utils.time import HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import bare, canonical, host_of, is_http, variants
 
 TARGETS = ("targets",)

@@ -28,7 +28,7 @@ from crawler.items import (
 from crawler.storage import leases
 from crawler.storage.client import Database, Document, in_batches, keep_newest, write_all
 from crawler.storage.visits import row_of
-from crawler.utils.time import EPOCH, NEVER
+from crawler.utils.time import EPOCH, HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ MUTED: Document = {"muted_at": {"$exists": True}}
 ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
 # An index, see schema.py.
 BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING), ("url", ASCENDING)]
-HOUR_MILLISECONDS = 3_600_000
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
 # Maximum per target; older ones are dropped.
@@ -130,6 +129,19 @@ def planned_of(plan: Document | None) -> TargetPlan | None:
         plan.get("min_hours") or 0.0,
         plan.get("max_hours") or 0.0,
     )
+
+
+# Collections with URLs of pages, and the field that has the URL.
+URL_COLLECTIONS = {
+    "targets": "url",
+    "visits": "target",
+    "versions": "target",
+    "posts": "url",
+    "days": "target",
+    "alarms": "target",
+    "outbox": "target",
+    "dead_letters": "url",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ from crawler.storage.schema import (
     prepare,
 )
 from crawler.utils.process import Say
+from crawler.utils.time import start_of_day
 
 RAW = CodecOptions(document_class=RawBSONDocument)
 BATCH, BATCH_BYTES = 1000, 8 * 1024**2
@@ -418,7 +419,7 @@ async def count_by_day(
         nearest = await db[collection].find_one(later.query, {time: 1}, sort=later.order[:1])
         if nearest is None:
             return counts
-        start = nearest[time].replace(hour=0, minute=0, second=0, microsecond=0)
+        start = start_of_day(nearest[time])
         count = 1
         while count:
             until = start + DAY

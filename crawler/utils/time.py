@@ -19,11 +19,17 @@ from datetime import UTC, datetime, timedelta
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Time of the next visit of targets that are not to be visited again.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+HOUR_MILLISECONDS = 3_600_000
 
 
 def in_milliseconds(moment: datetime) -> datetime:
     """Truncate a time to whole milliseconds, as MongoDB does when it stores the time."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def start_of_day(moment: datetime) -> datetime:
+    """Return the start of the day (UTC) of a time."""
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def milliseconds(moment: datetime) -> int:

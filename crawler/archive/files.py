@@ -29,6 +29,7 @@ from crawler.archive.records import (
     REVISIT_TYPE,
     Line,
     digits,
+    mime_of,
     read_lines,
     surt,
 )
@@ -388,8 +389,7 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
                 url = fields.get_header("WARC-Target-URI")
                 at = datetime.fromisoformat(fields.get_header("WARC-Date")).astimezone(UTC)
                 is_304 = fields.get_header("WARC-Profile") == NOT_MODIFIED
-                mime = (http.get_header("Content-Type") or "unk") if http else "unk"
-                mime = mime.partition(";")[0].strip().lower()[:100] or "unk"
+                mime = mime_of(http.get_header("Content-Type") if http else None)
                 offset = records.get_record_offset()
                 values = {
                     "url": url,

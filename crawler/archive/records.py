@@ -32,6 +32,7 @@ HTTP_REQUEST = "application/http; msgtype=request"
 HTTP_RESPONSE = "application/http; msgtype=response"
 # Content type of a revisit record in an index.
 REVISIT_TYPE = "warc/revisit"
+CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 # The body is stored without chunked framing, so this header of the response is renamed.
 MOVED_HEADER = b"transfer-encoding"
 PREFIX = b"X-Crawler-"
@@ -164,7 +165,8 @@ def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
         ]  # fmt: skip
         sent += record_of(of_headers, HTTP_RESPONSE, head)
     data = sent + record_of(fields, HTTP_RESPONSE, block)
-    mime = REVISIT_TYPE if profile else _mime_of(exchange.head)
+    found = CONTENT_TYPE.search(exchange.head)
+    mime = REVISIT_TYPE if profile else mime_of(found[1].decode("latin-1") if found else None)
     return Entry(
         data, len(sent), exchange.url, exchange.at, digest, profile is not None, mime,
         exchange.status,
@@ -206,13 +208,9 @@ def _new_id() -> str:
     return f"<urn:uuid:{uuid4()}>"
 
 
-def _mime_of(head: bytes) -> str:
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-type":
-            mime = value.partition(b";")[0].strip().lower()
-            return mime.decode("latin-1")[:100] or "unk"
-    return "unk"
+def mime_of(content_type: str | None) -> str:
+    """Return the media type of a header as indexes have it; `unk` if it is missing."""
+    return (content_type or "").partition(";")[0].strip().lower()[:100] or "unk"
 
 
 class Line(NamedTuple):

@@ -423,7 +423,14 @@ class Session:
         except Exception as error:  # noqa: BLE001 - as in `_open`
             self.fail(error)
         try:
-            await self._note_failure()
+            # Other workers that still run would sum up the run.
+            is_own = self.sums_up and hasattr(self, "started")
+            if self.error is not None and is_own and not isinstance(self.error, Busy):
+                # The cause of the failure may be that the server is unavailable.
+                with suppress(StorageError, TimeoutError):
+                    async with asyncio.timeout(NOTE_SECONDS):
+                        now, why = self.clock.now(), str(self.error)
+                        await runs.fail(self.db, self.spider, self.started, now, why)
             await self._opened.aclose()
         except Exception as error:  # noqa: BLE001 - as in `_open`
             self.fail(error)
@@ -459,18 +466,6 @@ class Session:
             self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
         if self.sums_up:
             await self.frontier.finish()
-
-    async def _note_failure(self) -> None:
-        """Store the failure in `runs`, unless other workers still run and sum up the run."""
-        if self.error is None or not self.sums_up or not hasattr(self, "started"):
-            return
-        if isinstance(self.error, Busy):
-            return
-        now = self.clock.now()
-        # The cause of the failure may be that the server is unavailable.
-        with suppress(StorageError, TimeoutError):
-            async with asyncio.timeout(NOTE_SECONDS):
-                await runs.fail(self.db, self.spider, self.started, now, str(self.error))
 
     def _log_failure(self, target: Target, problem: str) -> None:
         """Log a failed visit; of many with the same problem, only the first ones."""

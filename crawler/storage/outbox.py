@@ -183,10 +183,17 @@ class OutboxMessage(TypedDict):
     """Cause of the last failure, or why it was dropped; empty without one."""
 
 
-def message_id(event: str, rule: str, channel: str) -> str:
-    """Return the `_id` of the message about an event. event: `MarkedEvent.key`."""
-    digest = hashlib.sha256("\n".join((event, rule, channel)).encode())
+def message_id(*parts: str) -> str:
+    """Return the `_id` of a message, or the id of a bundle.
+
+    parts: `MarkedEvent.key`, rule and channel; for a bundle, the ids of its messages
+    """
+    digest = hashlib.sha256("\n".join(parts).encode())
     return f"msg_{digest.hexdigest()[:32]}"
+
+
+def _in_state(channel: str, state: State) -> Document:
+    return {"channel": channel, "state": str(state)}
 
 
 async def insert(db: Database, messages: Sequence[Document], now: datetime) -> int:
@@ -263,7 +270,7 @@ async def _first_of_targets(
 
     A message is postponed as long as an earlier one of its target waits for its next attempt.
     """
-    waiting: Document = {"channel": channel, "state": str(State.WAITING)}
+    waiting: Document = _in_state(channel, State.WAITING)
     cursor = db.outbox.find(waiting | {"due": {"$lte": now}}).sort(ORDER).limit(limit)
     messages: dict[tuple[str, str], Document] = {}
     async for message in cursor:
@@ -285,7 +292,7 @@ async def _first_of_targets(
 
 async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]:
     """Return the digest that has to be sent; a failed one comes before all later messages."""
-    waiting: Document = {"channel": channel, "state": str(State.WAITING)}
+    waiting: Document = _in_state(channel, State.WAITING)
     begun: Document = waiting | {"bundle": {"$exists": True}}
     fixed = await db.outbox.find_one(begun, {"bundle": 1, "due": 1}, sort=ORDER)
     if fixed is None:
@@ -302,8 +309,7 @@ async def _begin_bundle(db: Database, query: Document, limit: int, now: datetime
     ids = await _oldest(db, free, limit)
     if not ids:
         return None
-    digest = hashlib.sha256("\n".join(ids).encode())
-    key = ids[0] if len(ids) == 1 else f"msg_{digest.hexdigest()[:32]}"
+    key = ids[0] if len(ids) == 1 else message_id(*ids)
     fixed: Document = {
         "$set": {"bundle": key, "due": now, "attempts": 0},
         "$unset": {"first_at": ""},
@@ -323,7 +329,7 @@ async def _read_bundle(db: Database, channel: str, key: str) -> Bundle | None:
 
 async def sent_times(db: Database, channel: str, since: datetime) -> list[datetime]:
     """Return when a channel accepted messages after a time, oldest first; a bundle counts once."""
-    delivered: Document = {"channel": channel, "state": str(State.DELIVERED)}
+    delivered: Document = _in_state(channel, State.DELIVERED)
     stages: list[Document] = [
         {"$match": delivered | {"delivered_at": {"$gt": since}}},
         {"$group": {"_id": {"$ifNull": ["$bundle", "$_id"]}, "at": {"$max": "$delivered_at"}}},
@@ -387,7 +393,7 @@ def _as_read(bundle: Bundle) -> Document:
 
 async def _bound(db: Database, channel: str, state: State, now: datetime) -> None:
     """Make the oldest messages of a state beyond MAX_WAITING dead letters."""
-    query: Document = {"channel": channel, "state": str(state)}
+    query: Document = _in_state(channel, state)
     excess = await db.outbox.count_documents(query) - MAX_WAITING
     if excess <= 0:
         return
@@ -480,22 +486,19 @@ async def channel_names(db: Database) -> list[str]:
 async def state_of(db: Database, channel: str, limit: int = MAX_COUNTED) -> ChannelState:
     """Return the state of a channel, which may have no messages. limit: maximum of each count."""
 
-    def of(state: State) -> Document:
-        return {"channel": channel, "state": str(state)}
-
     def counted(name: str, query: Document) -> list[Document]:
         return [{"$match": query}, {"$limit": limit}, {"$group": {"_id": name, "n": {"$sum": 1}}}]
 
     def first(name: str, state: State, field: str, direction: int) -> list[Document]:
         shown = {"_id": {"$literal": name}, "at": f"${field}"}
-        return [{"$match": of(state)}, {"$sort": {field: direction}}, {"$limit": 1},
+        return [{"$match": _in_state(channel, state)}, {"$sort": {field: direction}}, {"$limit": 1},
                 {"$project": shown}]  # fmt: skip
 
     # Each part reads few entries of its own index, so one command is enough.
-    parts = [counted(state.value, of(state)) for state in State]
+    parts = [counted(state.value, _in_state(channel, state)) for state in State]
     parts.append(first("last_delivered", State.DELIVERED, "delivered_at", DESCENDING))
     parts.append(first("oldest", State.WAITING, "at", ASCENDING))
-    stages = counted("retrying", of(State.WAITING) | {"attempts": {"$gt": 0}})
+    stages = counted("retrying", _in_state(channel, State.WAITING) | {"attempts": {"$gt": 0}})
     stages += [{"$unionWith": {"coll": "outbox", "pipeline": part}} for part in parts]
     cursor = await db.outbox.aggregate(stages, hint=dict(BY_ATTEMPTS))
     values: Document = {row["_id"]: row["n"] if "n" in row else row["at"] async for row in cursor}
@@ -507,15 +510,13 @@ async def state_of(db: Database, channel: str, limit: int = MAX_COUNTED) -> Chan
 
 async def failure_of(db: Database, channel: str) -> tuple[bool, str]:
     """Return whether a channel is broken, and the cause of the last failure; see ChannelState."""
-    failed: Document = {
-        "channel": channel, "state": str(State.WAITING), "attempts": {"$gt": 0},
-    }  # fmt: skip
+    failed: Document = _in_state(channel, State.WAITING) | {"attempts": {"$gt": 0}}
     fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
     message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
     if message is None:
         return False, ""
     first: datetime = message.get("first_at") or message["at"]
-    since: Document = {"channel": channel, "state": str(State.DELIVERED)}
+    since: Document = _in_state(channel, State.DELIVERED)
     works = await db.outbox.find_one(since | {"delivered_at": {"$gte": first}}, {"_id": 1})
     return works is None, message.get("reason", "")
 
@@ -535,7 +536,7 @@ async def messages(
     db: Database, channel: str, state: State, limit: int, after: Key | None = None
 ) -> tuple[list[OutboxMessage], Key | None]:
     """Return messages of a channel, the newest events first, and the key of the next page."""
-    query: Document = {"channel": channel, "state": str(state)}
+    query: Document = _in_state(channel, state)
     found = await read_page(db.outbox, query, NEWEST_FIRST, limit, after, {"data": 0})
     return list(map(_shown, found.rows)), found.last
 

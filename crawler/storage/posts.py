@@ -557,7 +557,19 @@ class SizeLimits:
             update = {"$set": {"kept_bytes": kept}}
             await self._db.sites.update_one({"_id": self._spider}, update)
             self._site_kept, self._unwritten = kept, 0
-            self._log(kept, deletion.count - count_before)
+            if removed := deletion.count - count_before:
+                logger.info(
+                    "%s: removed %s: the site exceeded FRESHET_MAX_SITE_MB (%.0f)",
+                    self._spider, count(removed, "old version"), self._site_bytes / MEGABYTE,
+                )  # fmt: skip
+            if kept > self._site_bytes:
+                logger.warning(
+                    "%s: all old versions removed: the current contents take %.0f MB, more than "
+                    "FRESHET_MAX_SITE_MB (%.0f)",
+                    self._spider, kept / MEGABYTE, self._site_bytes / MEGABYTE,
+                )  # fmt: skip
+                # Raising the limit avoids measuring the site again after each batch.
+                self._site_bytes = kept / LEFT_OF_SITE
         return kept
 
     async def _remove(
@@ -580,18 +592,3 @@ class SizeLimits:
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
             await self._db.targets.bulk_write(updates, ordered=False)
         return kept
-
-    def _log(self, kept: int, removed: int) -> None:
-        if removed:
-            logger.info(
-                "%s: removed %s: the site exceeded FRESHET_MAX_SITE_MB (%.0f)",
-                self._spider, count(removed, "old version"), self._site_bytes / MEGABYTE,
-            )  # fmt: skip
-        if kept > self._site_bytes:
-            logger.warning(
-                "%s: all old versions removed: the current contents take %.0f MB, more than "
-                "FRESHET_MAX_SITE_MB (%.0f)",
-                self._spider, kept / MEGABYTE, self._site_bytes / MEGABYTE,
-            )  # fmt: skip
-            # Raising the limit avoids measuring the site again after each batch.
-            self._site_bytes = kept / LEFT_OF_SITE

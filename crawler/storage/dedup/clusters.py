@@ -25,7 +25,6 @@ from bson import ObjectId
 from pymongo import UpdateOne
 
 from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, id_of
-from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document, in_batches, write_all
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.signatures import Member, Registry
@@ -87,14 +86,15 @@ async def verdicts(
     result = {}
     for post, cluster in members:
         original = originals.get(cluster)
-        if original is None:
-            result[post.key] = ALONE
-        elif original.id == post.id or is_source(post.item, original.item):
-            result[post.key] = Verdict(cluster=cluster)
-        else:
-            similarity = post.sketch.similarity(original.sketch)
-            result[post.key] = Verdict(original.post, similarity, cluster)
+        result[post.key] = ALONE if original is None else _verdict(post, original, cluster)
     return result
+
+
+def _verdict(post: Candidate | Owner, original: Owner, cluster: ObjectId) -> Verdict:
+    """Return the verdict on a post of a cluster with this original."""
+    if post.id == original.id or is_source(post.item, original.item):
+        return Verdict(cluster=cluster)
+    return Verdict(original.post, post.sketch.similarity(original.sketch), cluster)
 
 
 async def existing_clusters(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
@@ -466,13 +466,9 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
         cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OWNER_FIELDS)
         while members := await cursor.to_list(BATCH):
             verdicts = Verdicts()
-            for member in members:
-                cluster, original = member["cluster"], owners[member["cluster"]]
-                if member["_id"] == original.id or is_source(member.get("item"), original.item):
-                    verdicts[member["post"]] = Verdict(cluster=cluster)
-                    continue
-                similarity = Sketch.decode(member["sketch"]).similarity(original.sketch)
-                verdicts[member["post"]] = Verdict(rows[cluster]["post"], similarity, cluster)
+            for member in map(signatures.owner_of, members):
+                original = owners[member.cluster]
+                verdicts[member.post] = _verdict(member, original, member.cluster)
             await show_verdicts(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)

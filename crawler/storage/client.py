@@ -581,11 +581,16 @@ async def insert_new(collection: AsyncCollection[Document], documents: list[Docu
     try:
         await collection.insert_many(documents, ordered=False)
     except BulkWriteError as error:
-        problems = error.details["writeErrors"]
-        if any(problem["code"] != DUPLICATE_KEY for problem in problems):
-            raise
-        return len(documents) - len(problems)
+        return len(documents) - len(duplicate_keys(error))
     return len(documents)
+
+
+def duplicate_keys(error: BulkWriteError) -> set[int]:
+    """Return the positions of writes that a unique index refused; raise any other error."""
+    problems = error.details["writeErrors"]
+    if any(problem["code"] != DUPLICATE_KEY for problem in problems):
+        raise error
+    return {problem["index"] for problem in problems}
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
@@ -38,7 +37,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.items import Target
-from crawler.storage.client import DUPLICATE_KEY, Database, Document, MongoRetry
+from crawler.storage.client import Database, Document, MongoRetry, duplicate_keys
 from crawler.utils.process import end_tasks, has_ended, this_process
 from crawler.utils.time import steady_seconds
 
@@ -355,10 +354,5 @@ async def write_unless_passed(
     try:
         await collection.bulk_write(updates, ordered=False)
     except BulkWriteError as error:
-        if any(not is_refused(problem) for problem in error.details["writeErrors"]):
-            raise
-
-
-def is_refused(problem: Any) -> bool:
-    """Return whether a write failed because its document has a higher number."""
-    return bool(problem["code"] == DUPLICATE_KEY)
+        # Upserts of these documents find another one with their `_id`.
+        duplicate_keys(error)

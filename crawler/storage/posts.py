@@ -28,6 +28,7 @@ from crawler.storage.client import (
     MongoRetry,
     aggregated,
     count_by,
+    duplicate_keys,
     in_async_batches,
     in_batches,
     write_all,
@@ -71,11 +72,8 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
     try:
         await db.versions.insert_many(rows, ordered=False)
     except BulkWriteError as error:
-        problems = error.details["writeErrors"]
-        if any(not leases.is_refused(problem) for problem in problems):
-            raise
         updates = []
-        for row in (rows[problem["index"]] for problem in problems):
+        for row in (rows[index] for index in duplicate_keys(error)):
             attempts = {"fence": {"$gte": leases.first_fence(row["fence"]), "$lte": row["fence"]}}
             updates.append(UpdateOne({"_id": row["_id"]} | attempts, {"$set": row}))
         await db.versions.bulk_write(updates, ordered=False)

@@ -31,8 +31,8 @@ from pymongo.errors import BulkWriteError
 
 from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
 from crawler.dedup.posts import Candidate
-from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.dedup.signatures import Registry, duplicate_keys
+from crawler.storage.client import Database, Document, duplicate_keys, in_batches
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import keys_of
 
 logger = logging.getLogger(__name__)

@@ -24,11 +24,11 @@ from crawler.dedup.posts import Candidate, Claim, Owner, created_at, id_of, rank
 from crawler.extract.plain_text import as_texts
 from crawler.storage import leases
 from crawler.storage.client import (
-    DUPLICATE_KEY,
     UNJOURNALED,
     Database,
     Document,
     all_of,
+    duplicate_keys,
     in_batches,
     write_all,
 )
@@ -299,14 +299,6 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
     # The server inserts one part while the next is encoded.
     parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
     return set().union(*await all_of(insert_part(part) for part in parts))
-
-
-def duplicate_keys(error: BulkWriteError) -> set[int]:
-    """Return the positions of writes that a unique index refused; raise any other error."""
-    problems = error.details["writeErrors"]
-    if any(problem["code"] != DUPLICATE_KEY for problem in problems):
-        raise error
-    return {problem["index"] for problem in problems}
 
 
 async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:

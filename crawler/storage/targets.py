@@ -60,6 +60,17 @@ FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 # Pages that the server reports as missing, whatever the site definition is.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
+# Collections with URLs of pages, and the field that has the URL.
+URL_COLLECTIONS = {
+    "targets": "url",
+    "visits": "target",
+    "versions": "target",
+    "posts": "url",
+    "days": "target",
+    "alarms": "target",
+    "outbox": "target",
+    "dead_letters": "url",
+}
 
 
 def in_minutes(moment: datetime) -> int:
@@ -129,19 +140,6 @@ def planned_of(plan: Document | None) -> TargetPlan | None:
         plan.get("min_hours") or 0.0,
         plan.get("max_hours") or 0.0,
     )
-
-
-# Collections with URLs of pages, and the field that has the URL.
-URL_COLLECTIONS = {
-    "targets": "url",
-    "visits": "target",
-    "versions": "target",
-    "posts": "url",
-    "days": "target",
-    "alarms": "target",
-    "outbox": "target",
-    "dead_letters": "url",
-}
 
 
 @dataclass(frozen=True, slots=True)

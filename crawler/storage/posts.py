@@ -47,6 +47,22 @@ MAX_LINKS = 20_000
 SAMPLE = 100
 # Stored as `text`; all other fields are below `fields`.
 MAIN_TEXT = "main_text"
+# Maximum number of versions, and of changes, to read for the values of fields over time.
+MAX_POINTS = 500
+# Longer texts are not drawn.
+MAX_VALUE_CHARACTERS = 40
+# Types of the numbers to draw; prices and short texts, which may be numbers, are drawn as well.
+DRAWN_TYPES = ("int", "long", "double", "decimal")
+BY_TIME = [("at", DESCENDING)]
+WITHOUT_CONTENT = {"content_hash": 1, "at": 1, "size": 1, "visit": 1}
+MEGABYTE = 1024**2
+# Share of a limit to keep when removing versions; with 1, each visit would remove one.
+LEFT_OF_TARGET, LEFT_OF_SITE = 0.75, 0.9
+# New bytes of a site are stored in steps of this size, so a crash loses at most one step.
+STEP_BYTES = 64 * MEGABYTE
+BATCH = 500
+CONTENT_SIZE: Document = {"$bsonSize": {"$ifNull": ["$content", {}]}}
+SIZE_FIELDS: Document = {"spider": 1, "target": 1, "content_hash": 1, "bytes": CONTENT_SIZE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +309,6 @@ async def field_coverage(
     return counts
 
 
-# Maximum number of versions, and of changes, to read for the values of fields over time.
-MAX_POINTS = 500
-# Longer texts are not drawn.
-MAX_VALUE_CHARACTERS = 40
-# Types of the numbers to draw; prices and short texts, which may be numbers, are drawn as well.
-DRAWN_TYPES = ("int", "long", "double", "decimal")
-BY_TIME = [("at", DESCENDING)]
-WITHOUT_CONTENT = {"content_hash": 1, "at": 1, "size": 1, "visit": 1}
-
-
 async def read_versions(
     db: Database, spider: str, url: str, limit: int, after: Key | None = None
 ) -> Rows:
@@ -371,16 +377,6 @@ async def content_changes(db: Database, spider: str, url: str) -> list[Document]
     """Return the newest visits that found another content, among the last MAX_SEARCHED."""
     found = [str(Outcome.NEW), str(Outcome.CHANGED)]
     return (await page_of_target(db, spider, url, found, MAX_POINTS, None)).rows
-
-
-MEGABYTE = 1024**2
-# Share of a limit to keep when removing versions; with 1, each visit would remove one.
-LEFT_OF_TARGET, LEFT_OF_SITE = 0.75, 0.9
-# New bytes of a site are stored in steps of this size, so a crash loses at most one step.
-STEP_BYTES = 64 * MEGABYTE
-BATCH = 500
-CONTENT_SIZE: Document = {"$bsonSize": {"$ifNull": ["$content", {}]}}
-SIZE_FIELDS: Document = {"spider": 1, "target": 1, "content_hash": 1, "bytes": CONTENT_SIZE}
 
 
 def measure_versions(batch: Iterable[Visit]) -> None:

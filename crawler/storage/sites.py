@@ -37,6 +37,12 @@ from crawler.utils.urls import host_of
 from schedules.calendar import Week, open_hours
 
 logger = logging.getLogger(__name__)
+READER = "site"
+DIGEST_BYTES = 12
+MAX_NAMES = 1000
+CHANGED = "{}: somebody else changed this site definition in the meantime"
+_writing = asyncio.Lock()
+Render = Callable[[str, dict[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +239,6 @@ async def kept_bytes(db: Database, spider: str) -> int:
     """Return the uncompressed bytes of a site's versions, as of its last run."""
     site = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1}) or {}
     return int(site.get("kept_bytes", 0))
-
-
-READER = "site"
-DIGEST_BYTES = 12
-MAX_NAMES = 1000
-CHANGED = "{}: somebody else changed this site definition in the meantime"
-_writing = asyncio.Lock()
-Render = Callable[[str, dict[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)

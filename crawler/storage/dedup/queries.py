@@ -23,6 +23,13 @@ from crawler.storage.posts import count_copies, named
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
 MEMBERS: Document = {"cluster": {"$exists": True}}
+# Maximum number of reads for one page of clusters with copies: a cluster whose copies have all left
+# it keeps its document, and is not shown.
+MAX_ROUNDS = 20
+BY_NEWEST = (("_id", -1),)
+BY_SIZE = (("copies", -1), ("_id", 1))
+# Matches all copies, because no `_id` is empty, so that the index of copies answers the query.
+COPIES: Document = {"duplicate_of": {"$gt": ""}}
 
 
 class ShownPost(TypedDict):
@@ -278,15 +285,6 @@ async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[Objec
     """Return the originals by cluster."""
     cursor = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
     return {row["_id"]: row["post"] async for row in cursor}
-
-
-# Maximum number of reads for one page of clusters with copies: a cluster whose copies have all left
-# it keeps its document, and is not shown.
-MAX_ROUNDS = 20
-BY_NEWEST = (("_id", -1),)
-BY_SIZE = (("copies", -1), ("_id", 1))
-# Matches all copies, because no `_id` is empty, so that the index of copies answers the query.
-COPIES: Document = {"duplicate_of": {"$gt": ""}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,12 @@ POST_FIELDS = (
     "compare", "published", "first_seen", "item", "spider", "feed", "url", "page.url", "fence",
     "page.fence",
 )  # fmt: skip
+PARTS, MIN_PART_ROWS = 4, 50
+# A feed's post is stored by visits of the feed and of its page.
+FENCES = ("fence", "page_fence")
+OWNER_FIELDS = {
+    "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
+} | dict.fromkeys(FENCES, 1)  # fmt: skip
 
 
 class KnownOwners:
@@ -173,14 +179,6 @@ class Registry:
         await self.clusters.create_indexes(CLUSTER_INDEXES)
         if self.boilerplate is not None:
             await self.boilerplate.create_indexes(BOILERPLATE_INDEXES)
-
-
-PARTS, MIN_PART_ROWS = 4, 50
-# A feed's post is stored by visits of the feed and of its page.
-FENCES = ("fence", "page_fence")
-OWNER_FIELDS = {
-    "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
-} | dict.fromkeys(FENCES, 1)  # fmt: skip
 
 
 def row_of(

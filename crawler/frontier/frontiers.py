@@ -324,6 +324,8 @@ class SharedFrontier(Frontier):
 
     async def _due(self, leases: list[Lease]) -> AsyncIterator[Target]:
         """Yield leased targets that are still due; complete the other leases."""
+        from crawler.frontier.redis_queue import NOT_DUE
+
         session = self._session
         db, started, closed = session.db, session.started, session.closed_hosts()
         # Otherwise the feeder would queue the targets of these hosts again and again.
@@ -346,8 +348,9 @@ class SharedFrontier(Frontier):
                     session.take(target)
                     yield target
             else:
-                # A worker may have crashed between storing the visit and reporting it.
-                self._worker.drop(lease.entry)
+                # A worker may have crashed between storing the visit and reporting it. Otherwise,
+                # the target was visited after the feeder's query and before it was queued again.
+                self._worker.drop(lease.entry, {NOT_DUE: 1} if lease.count == 1 else None)
 
     def _decoded(self, leases: list[Lease]) -> Iterator[Request]:
         """Yield leased requests of the spider, from this process or another one."""
@@ -577,6 +580,10 @@ class Feeder:
 
     async def _enqueue(self, status: QueueStatus, keys: list[str]) -> int | None:
         """Queue new targets, and return their number; None if the run may fetch no more."""
+        while self._admission.is_spent and not status.is_empty:
+            # Queued targets that are not due any more do not count.
+            await asyncio.sleep(POLL_SECONDS)
+            status, _, self._admission.handed_out = await self._queue.feed(0, [])
         under_way = status.waiting + status.leased
         allowed = await self._admission.admit(len(keys), under_way)
         if allowed is None:

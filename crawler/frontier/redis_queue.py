@@ -60,6 +60,8 @@ MAX_WAIT_SECONDS, ANSWER_SHARE = 10.0, 0.8
 LEASE = "lease"
 TARGET = "target"
 Args = list[Any] | Callable[[], list[Any]]
+# Count of entries that were queued although their targets had just been visited.
+NOT_DUE = "not_due"
 # Entry, fingerprint, priority and text of a request.
 Pushed = tuple[str, str, int, str]
 BYTES, PAIRS = "$bytes", "$pairs"
@@ -170,7 +172,7 @@ class LeasedQueue:
         """Add at most `max_new` new entries (name, body) to the queue, in this order.
 
         Returns the status of the queue, the number of entries added, and the number of entries
-        added so far in this run.
+        added so far in this run, without those completed with the count NOT_DUE.
         """
         reply = await self._ask("feed", [max_new, *(part for entry in entries for part in entry)])
         return _status(reply), *reply[5]
@@ -258,6 +260,7 @@ class LeasedQueue:
 
         counts, shares, workers, expired = await self._steady.ask(read)
         of_entries = {name.decode(): float(value) for name, value in counts.items()}
+        of_entries.pop(NOT_DUE, None)
         of_workers: dict[str, float] = {}
         for key, value in shares.items():
             # The key is "WORKER NAME_OF_COUNT".

@@ -264,6 +264,11 @@ class Admission:
         self._limit = limit
         self.handed_out = 0
 
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the run has handed out as many targets as its limit allows."""
+        return self._limit is not None and self.handed_out >= self._limit
+
     async def admit(self, max_targets: int, under_way: int) -> int | None:
         """Return how many of `max_targets` targets to hand out now; None ends the run and logs why.
 
@@ -275,7 +280,7 @@ class Admission:
         refused, allowed = None, 0
         if self._limit is not None:
             max_targets = min(max_targets, self._limit - self.handed_out)
-        if self._limit is not None and self.handed_out >= self._limit:
+        if self.is_spent:
             refused = "over_limit", f"limit reached (-a limit={self._limit})"
         elif not allowance.is_open():
             refused = "closed", "outside the site's visiting hours (windows, blackout)"

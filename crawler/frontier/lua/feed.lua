@@ -1,7 +1,8 @@
 -- Add new entries to the queue in this order; skip those that are queued, leased or postponed.
 -- From ARGV[6] on: maximum number of new entries, then name and body of each entry (body is empty
 -- if the name is a target's key).
--- Returns the status, the number of new entries, and their number so far in this run.
+-- Returns the status, the number of new entries, and their number so far in this run without those
+-- that were not due.
 if is_over() then
   return {"over"}
 end
@@ -41,4 +42,5 @@ if feeds() == 1 then
     wake(new)
   end
 end
-return status({new, tonumber(call("HGET", run, "fed"))})
+local fed, not_due = tonumber(call("HGET", run, "fed")), call("HGET", of.counts, "not_due")
+return status({new, fed - tonumber(not_due or "0")})

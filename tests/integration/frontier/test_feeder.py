@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
+from scrapy import Spider
 
 from crawler.config import Config
-from crawler.frontier.frontiers import LocalFrontier
+from crawler.frontier import frontiers
+from crawler.frontier.frontiers import LocalFrontier, SharedFrontier
+from crawler.frontier.leases import Worker
+from crawler.frontier.lifecycle import Counts
+from crawler.frontier.redis_queue import LeasedQueue
 from crawler.frontier.run_limits import HostLimits
 from crawler.frontier.session import Session
 from crawler.items import Kind, Target
@@ -22,6 +28,7 @@ from crawler.storage import due
 from crawler.storage.due import DuePosition
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Row
+from tests.integration.shared_run import LEASE_MS, SharedRun, opened_run
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 TARGETS = 1000
@@ -40,6 +47,9 @@ class Unbounded:
     async def some(self, most: int, in_flight: int) -> int:
         return most
 
+    def give_back(self, count: int) -> None:
+        """Count nothing."""
+
 
 class FakeSession:
     """The part of a session that the feeder uses; a visit is stored after a short delay."""
@@ -49,6 +59,7 @@ class FakeSession:
     error = None
     may_end_early = is_timed = False
     limits = HostLimits()
+    wrapper = SimpleNamespace(cells={})
 
     def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:
         self.db, self.chance = db, chance
@@ -58,6 +69,7 @@ class FakeSession:
         self.postponed: set[str] = set()
         self.allowance = Unbounded()
         self.due_at_start = TARGETS
+        self.counts: Counter[str] = Counter()
         self.handed_out: Counter[str] = Counter()
         self.patience = self
         self.releases = self.findings = 0
@@ -115,6 +127,61 @@ async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
         except TimeoutError:
             pytest.fail(f"the stream has stalled, {len(session.in_flight)} in flight")
         return session.handed_out
+
+
+def test_target_visited_before_it_is_queued_again_does_not_count_for_the_limit(
+    stored: tuple[Db, str], redis: str
+) -> None:
+    db, uri = stored
+    times = [NOW - timedelta(days=n) for n in range(4)]
+    documents = [
+        new_document("x", f"http://x.test/{n}", Kind.ITEM, at, NOW) for n, at in enumerate(times)
+    ]
+    db.targets.insert_many(documents)
+    with opened_run(redis) as shared:
+        visited, counts = shared.ask(_shared_visits(shared, uri, 2))
+    # The most overdue target was visited between the query and the message.
+    assert visited == ["http://x.test/2", "http://x.test/1"]
+    assert counts == {"visits": 2}
+
+
+async def _shared_visits(shared: SharedRun, uri: str, limit: int) -> tuple[list[str], Counts]:
+    """Return the URLs that a worker visits with this limit, and the counts of the run."""
+    queue = LeasedQueue(shared.steady, Spider("x"), shared.key, "ann", LEASE_MS)
+    feed, work, later = queue.feed, queue.work, {"$set": {"next_visit": NOW + timedelta(days=1)}}
+    async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
+        db = client.get_default_database()
+
+        async def feed_late(max_new: int, entries: Iterable[tuple[str, str]]) -> Any:
+            if entries := list(entries):
+                await db.targets.update_one({"_id": "x http://x.test/3"}, later)
+            return await feed(max_new, entries)
+
+        async def work_slowly(done: Sequence[tuple[str, Counts]], want: int) -> Any:
+            # The feeder sees a spent limit before the worker's report arrives.
+            await asyncio.sleep(0.5 if done else 0)
+            return await work(done, want)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(frontiers, "MAX_WAIT_SECONDS", 0.1)
+            patch.setattr(queue, "feed", feed_late)
+            patch.setattr(queue, "work", work_slowly)
+            frontier = SharedFrontier(cast(Session, FakeSession(db, random.Random(1))))
+            frontier._queue = queue
+            frontier._worker = worker = Worker(
+                queue, shared.steady, LEASE_MS / 1000, 9, 3, dict, pytest.fail
+            )
+            await worker.join()
+            await queue.open("run", 0)
+            visited = []
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                async for target in frontier.due(limit):
+                    visited.append(target.url)
+                    await db.targets.update_one({"_id": target.key}, later)
+                    frontier.done(target.key, {"visits": 1})
+            await worker.leave(patient=True)
+            counts, *_ = await queue.sums()
+            return visited, counts
 
 
 def test_due_keys_are_read_in_parts_and_in_order(stored: tuple[Db, str]) -> None:

@@ -178,6 +178,30 @@ def test_unchanged_replan_moves_nothing(seed: int, cap: float, share: float) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_replan_keeps_hours_that_a_new_plan_would_change_for_little(seed: int) -> None:
+    some, past = case(seed, 90)
+    terms = Terms(budget_per_day=afforded(some, past, "optimal", 2 * min_per_day(some)))
+    first = plan(some, past, terms, NOW)
+    earlier = np.random.default_rng(seed).uniform(0, 0.5, len(past.after))
+    similar = replace(past, after=past.after - earlier)
+    new = plan(some, similar, terms, NOW).schedules
+    assert (~new.same_as(first.schedules)).mean() > 0.4
+    assert plan(some, similar, terms, NOW, first.schedules).updated.mean() < 0.05
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_replan_keeps_visits_that_other_targets_need_hardly_more(seed: int) -> None:
+    some, past = case(seed, 90)
+    terms = Terms(budget_per_day=afforded(some, past, "optimal", 2 * min_per_day(some)))
+    first = plan(some, past, terms, NOW)
+    nearly = np.random.default_rng(seed).uniform(0.95, 1.05, len(some))
+    similar = replace(some, weight=some.weight * nearly)
+    new = plan(similar, past, terms, NOW).schedules
+    assert (~new.same_as(first.schedules)).any()
+    assert not plan(similar, past, terms, NOW, first.schedules).updated.any()
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_replan_within_limits_updates_few_targets(seed: int) -> None:
     some, past = case(seed, 120)
     terms = Terms(budget_per_day=2 * min_per_day(some))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from crawler.storage import identity
 from tests.integration.harness import Db, Freshet, target, urls, visits
 from tests.integration.raw_server import RawServer, page
+from tests.integration.writing import BEGIN, SITE, process, refused, visit
 
 MONTH = 28 * 24 + 1
 
@@ -105,3 +109,28 @@ def test_copy_that_becomes_a_page_of_its_own_is_stored(
     freshet.crawl(definition, hours=MONTH)
     assert "alias_of" not in target(database, alias["url"])
     assert database.posts.count_documents({"title": "One"}) == 2
+
+
+def test_few_of_the_pages_that_state_one_url_are_read(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, uri = stored
+    monkeypatch.setattr(identity, "MAX_STATING", 3)
+
+    async def store(pages: dict[str, str]) -> None:
+        async with process(uri, BEGIN) as one:
+            batch = []
+            for due, text in zip(await one.due(*pages), pages.values(), strict=True):
+                batch.append(visit(due, text, BEGIN + timedelta(minutes=1)))
+                batch[-1].fetched.canonical_url = f"{SITE}item-9"
+            assert not any(refused(await one.store(batch)))
+
+    faulty = {f"item-{n}": f"Page {n}" for n in range(6)}
+    asyncio.run(store(faulty | {"item-9": "The item"}))
+    db.command("profile", 2)
+    asyncio.run(store({"item-10": "The item"}))
+    reads = {"command.find": "targets", "command.filter.canonical_url": {"$exists": True}}
+    assert [read["nreturned"] for read in db.system.profile.find(reads)] == [3]
+    # The target with the canonical URL is read in any case.
+    assert target(db, f"{SITE}item-10")["alias_of"] == f"{SITE}item-9"
+    assert db.targets.count_documents({"alias_of": {"$exists": True}}) == 1

@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+KERNELS := $(VENV)/.kernels-compiled
 REPLAY := $(VENV)/replay/.installed
 PIP_INSTALL := $(PY) deploy/install.py
 PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
@@ -23,15 +24,15 @@ BEGAN := $(shell date +%s)
 .DELETE_ON_ERROR:
 .PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
-demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
+demo: $(KERNELS) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
 	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
-venv: $(RUNTIME) ## Install what it takes to run
+venv: $(KERNELS) ## Install what it takes to run
 
-test: $(DEV) ## Run the tests; ALL=1 also runs the long ones
+test: $(DEV) $(KERNELS) ## Run the tests; ALL=1 also runs the long ones
 	@$(PYTEST) $(if $(ALL),,-m "not soak") $(ARGS)
 
-soak: $(DEV) ## Run the long tests: kills, outages, races, backups, hostile input, a browser, the demo
+soak: $(DEV) $(KERNELS) ## Run the long tests: kills, outages, races, backups, hostile input, a browser, the demo
 	@$(PYTEST) -m soak $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run
@@ -45,18 +46,18 @@ lint: $(DEV) ## Check style, format, types and import directions; all four alway
 docs: $(DEV) ## Build the documentation into build/docs; a warning is an error
 	@$(PY) -m sphinx -W --keep-going -q -b html docs build/docs $(ARGS) && echo "Built build/docs/index.html"
 
-bench: $(DEV) ## Run the benchmarks
+bench: $(DEV) $(KERNELS) ## Run the benchmarks
 	@$(PY) -m tests.bench $(ARGS)
 
 .PHONY: pictures
-pictures: $(DEV) ## Draw the pictures of README and the tutorials
+pictures: $(DEV) $(KERNELS) ## Draw the pictures of README and the tutorials
 	@$(PY) docs/make_pictures.py
 
 .PHONY: screenshots
-screenshots: $(DEV) ## Take the screenshots of the web app; needs chromium
+screenshots: $(DEV) $(KERNELS) ## Take the screenshots of the web app; needs chromium
 	@$(PY) docs/make_screenshots.py
 
-venv-dev: $(DEV) ## Install what it takes to work on it
+venv-dev: $(DEV) $(KERNELS) ## Install what it takes to work on it
 
 .PHONY: venv-replay
 venv-replay: $(REPLAY) ## Install the replay tool that one test uses
@@ -77,7 +78,7 @@ help: ## This list
 # A stamp is written when its installation has succeeded, so a broken one is done again.
 # The second builds on the first: `make -j demo test` never runs two installations at once.
 # bin/pip is the last file of a new environment. One whose Python has gone is made anew.
-$(shell test -x $(PY) || rm -f $(PIP) $(RUNTIME) $(DEV))
+$(shell test -x $(PY) || rm -f $(PIP) $(RUNTIME) $(DEV) $(KERNELS))
 
 $(PIP):
 	@python=$$(sh deploy/preflight.sh) && echo "Making a virtual environment in $(VENV) ..." && "$$python" -m venv --clear $(VENV)
@@ -85,6 +86,9 @@ $(PIP):
 $(RUNTIME): requirements.lock | $(PIP)
 	@echo "Installing the packages of requirements.lock into $(VENV) ..."
 	@$(PIP_INSTALL) requirements.lock
+	@touch $@
+
+$(KERNELS): $(RUNTIME)
 	@echo "Compiling the planner's kernels (about half a minute) ..."
 	@$(PY) -m crawler.ops.kernels
 	@touch $@

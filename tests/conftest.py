@@ -35,24 +35,30 @@ AMPLE_BYTES = 8 << 30
 ALL_LONG = re.compile(rb"^pytestmark = .*mark\.soak\b", re.M)
 # The modules that take longest start first, else one of them would run alone at the end.
 LONGEST = (
-    "integration/cli/test_documented_commands.py",
-    "integration/extract/test_sources.py",
-    "integration/planning/test_replan_in_shards.py",
+    "integration/cli/test_demo.py",
     "integration/storage/test_outages.py",
     "integration/storage/test_fences.py",
-    "integration/frontier/test_failed_runs.py",
+    "integration/planning/test_replan_in_shards.py",
+    "integration/cli/test_documented_commands.py",
     "integration/frontier/test_workers.py",
-    "integration/notify/test_kills.py",
-    "integration/cli/test_demo.py",
-    "integration/storage/test_clocks.py",
-    "integration/dedup/test_claims_move.py",
     "integration/web/test_web_input.py",
+    "integration/frontier/test_traps.py",
     "integration/frontier/test_due_again.py",
-    "integration/dedup/test_duplicates_experiment.py",
-    "integration/planning/test_kernels.py",
+    "integration/frontier/test_failed_runs.py",
+    "integration/extract/test_run_warnings.py",
     "integration/browser/test_hostile_views.py",
+    "integration/browser/test_new_user.py",
     "unit/fetch/test_worst_texts.py",
     "unit/cli/test_docs.py",
+    "integration/storage/test_clocks.py",
+    "integration/extract/test_sources.py",
+    "integration/dedup/test_claims_move.py",
+    "integration/dedup/test_duplicates_experiment.py",
+    "integration/ops/test_service_run.py",
+    "integration/ops/test_doctor_deep.py",
+    "integration/storage/test_crashes.py",
+    "integration/planning/test_kernels.py",
+    "integration/notify/test_kills.py",
 )
 # Items of the demo site: a crawl of its 200 takes a second.
 SITE_ITEMS = 60
@@ -114,9 +120,9 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return three times the number of processors: many tests wait for servers and clocks.
 
-    Four more if long tests run, too, which wait for most of their time.
+    Six more if long tests run, too, which wait for most of their time.
     """
-    more = 0 if config.option.markexpr == "not soak" else 4
+    more = 0 if config.option.markexpr == "not soak" else 6
     return 3 * (os.cpu_count() or 2) + more
 
 

@@ -1,9 +1,9 @@
 """A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
 
-`-m MODULE` with a module of Freshet or of the demo, and a worker of pytest-xdist, is run in a fork
-of the starter, with the streams and the process group of this process, which relays signals and the
-exit code. Everything else is run by the interpreter itself. Runs without the project's packages and
-imports little, because a test may start ten of it.
+`-m MODULE` with a module of Freshet, the demo or the benchmarks, and a worker of pytest-xdist, is run
+in a fork of the starter, with the streams and the process group of this process, which relays
+signals and the exit code. Everything else is run by the interpreter itself. Runs without the
+project's packages and imports little, because a test may start ten of it.
 """
 
 import json
@@ -18,7 +18,7 @@ SOCKET = "TEST_STARTER"
 # The starter loads all libraries before its first response.
 START_SECONDS = 120
 PACKAGES = ("scrapy", "crawler", "spiders")
-OF_DEMO = ("tests.site.demo", "tests.site.runs")
+OF_TESTS = ("tests.bench", "tests.site.demo", "tests.site.runs")
 # How pytest-xdist starts a worker, which reads its program from standard input.
 OF_WORKER = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 WORKER = "tests.integration.worker"
@@ -39,7 +39,7 @@ def is_forked(words: list[str]) -> bool:
     return (
         len(words) > 1
         and words[0] == "-m"
-        and (words[1].partition(".")[0] in PACKAGES or words[1] in OF_DEMO)
+        and (words[1].partition(".")[0] in PACKAGES or words[1] in OF_TESTS)
     )
 
 

@@ -26,7 +26,7 @@ from tests.integration.notify.worker import EVENTS_PER_KILL
 from tests.integration.pushing import free_port
 
 # Kills of each victim.
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 VICTIMS = ("crawl", "deliver", "mongod")
 LIMIT_SECONDS = 900
 WORK_SECONDS = 10.0

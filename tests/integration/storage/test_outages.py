@@ -302,6 +302,7 @@ def test_run_stops_cleanly_before_the_disk_is_full(
         immediately_after = freshet(*words, FRESHET_MIN_FREE_MB=100)
         assert immediately_after.code == 1
         disk.clear()
+        shop(freshet, pages)
         assert freshet(*words, FRESHET_MIN_FREE_MB=100).code == 0
         with opened(disk.folder) as db:
             check_all_stored_once(db, pages)

@@ -1,7 +1,7 @@
 """A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
 
-`-m MODULE` with a module of Freshet, the demo or the benchmarks, and a worker of pytest-xdist, is run
-in a fork of the starter, with the streams and the process group of this process, which relays
+`-m MODULE` with a module of Freshet, the demo or the benchmarks, and a worker of pytest-xdist, is
+run in a fork of the starter, with the streams and the process group of this process, which relays
 signals and the exit code. Everything else is run by the interpreter itself. Runs without the
 project's packages and imports little, because a test may start ten of it.
 """

@@ -118,12 +118,12 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return three times the number of processors: many tests wait for servers and clocks.
+    """Return four times the number of processors: many tests wait for servers and clocks.
 
-    Six more if long tests run, too, which wait for most of their time.
+    Four more if long tests run, too, which wait for most of their time.
     """
-    more = 0 if config.option.markexpr == "not soak" else 6
-    return 3 * (os.cpu_count() or 2) + more
+    more = 0 if config.option.markexpr == "not soak" else 4
+    return 4 * (os.cpu_count() or 2) + more
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

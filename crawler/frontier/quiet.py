@@ -31,7 +31,7 @@ from crawler.errors import WrapperError
 from crawler.extract.stored_definition import read_toml
 from crawler.frontier.summary import figures, quiet_sentence, show
 from crawler.storage import leases, runs, targets
-from crawler.storage.client import Database, MongoRetry, is_current, opened
+from crawler.storage.client import Database, MongoRetry, is_current, opened, storage_errors
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.targets import RemainingTargets
 from crawler.utils.terminal import guard_logs
@@ -94,7 +94,8 @@ def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> 
 
     async def end() -> QuietRun | None:
         async with opened(config, prepares=False) as db:
-            return await record_quiet_run(db, config, spider, modules, file)
+            with storage_errors():
+                return await record_quiet_run(db, config, spider, modules, file)
 
     if (run := asyncio.run(end())) is None:
         return False

@@ -78,6 +78,13 @@ FILE_ERRORS = frozenset({1, 8, 39, 16814, 16821})
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
 DISK_FULL = "its disk is full. Free some space; writes are retried until then"
 DUPLICATE_KEY = 11000
+# Unauthorized and AuthenticationFailed: the server's texts quote the whole command, or end there.
+DENIED = {
+    13: "not authorized. Add a user with the role readWrite to the URI: "
+    "mongodb://USER:PASSWORD@HOST/DATABASE?authSource=admin",
+    18: "authentication failed. Check user and password in the URI, and authSource, the database "
+    "in which the user was created (often ?authSource=admin)",
+}
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -147,8 +154,7 @@ async def check_reachable(
             f"MongoDB at {without_password(uri)}: no response within {seconds:g} s. {hint}"
         ) from None
     except PyMongoError as error:
-        reason = " ".join(str(error).split(", full error")[0].split())
-        raise Unreachable(f"MongoDB at {without_password(uri)}: {reason}") from None
+        raise Unreachable(f"MongoDB at {without_password(uri)}: {in_short(error)}") from None
 
 
 def without_password(uri: str) -> str:
@@ -275,7 +281,12 @@ class Store:
         uri = await asyncio.to_thread(server_uri, config)
         client = open_client(uri, config)
         try:
-            await check_reachable(client, uri)
+            try:
+                await check_reachable(client, uri)
+            except Unreachable as error:
+                # On a full disk, the server starts, and ends at its first write.
+                full = None if config.mongo_uri else EmbeddedServer.of(config).full_disk()
+                raise Unreachable(full or str(error)) from None
             clock = await read_clock(client)
             clock.refuse_beyond(config)
             db = client.get_default_database()
@@ -488,8 +499,11 @@ def why_unavailable(error: Exception) -> str | None:
 
 
 def in_short(error: PyMongoError) -> str:
-    """Return the first part of a driver's message, in one line."""
-    return " ".join(str(error).split(" (configured")[0].split())[:200]
+    """Return the first part of a driver's message, in one line; for a refusal, what to do."""
+    if isinstance(error, OperationFailure) and error.code in DENIED:
+        return DENIED[error.code]
+    text = str(error).split(" (configured")[0].split(", full error")[0]
+    return " ".join(text.split())[:200]
 
 
 def in_batches(values: Sequence[Result], size: int) -> Iterator[list[Result]]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import pwd
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -107,6 +109,8 @@ class EmbeddedServer:
         if self.answers():
             self._silence_file.unlink(missing_ok=True)
             return self.uri
+        if foreign := self._run_by_another():
+            raise ServerError(foreign)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
@@ -114,7 +118,8 @@ class EmbeddedServer:
         except OSError as error:
             reason = error.strerror or str(error)
             raise ServerError(
-                f"data folder {self.folder}: {reason} "
+                self._owned_by_another()
+                or f"data folder {self.folder}: {reason} "
                 "(set FRESHET_DATA_DIR to a folder you can write)"
             ) from None
         try:
@@ -125,6 +130,8 @@ class EmbeddedServer:
             raise ServerError(
                 f"another process is starting mongod: it holds {self.folder / 'start.lock'}"
             ) from None
+        except PermissionError as error:
+            raise ServerError(self._owned_by_another() or str(error)) from None
         self._silence_file.unlink(missing_ok=True)
         return self.uri
 
@@ -140,7 +147,10 @@ class EmbeddedServer:
             return False
         if self.is_stopped():
             raise ServerError(self.unresponsive())
-        os.kill(pid, signal.SIGTERM)
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except PermissionError:
+            raise ServerError(self.unresponsive()) from None
         if not _wait_until(lambda: self.pid() is None, STOP_SECONDS):
             raise ServerError(
                 f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}"
@@ -172,6 +182,8 @@ class EmbeddedServer:
 
     def unresponsive(self) -> str:
         """Return the error message for a running server that does not answer."""
+        if foreign := self._run_by_another():
+            return foreign
         pid, since = self.pid(), self.silent_since()
         problem = (
             f"mongod (process {pid}, data in {self.folder}) has not responded "
@@ -180,6 +192,45 @@ class EmbeddedServer:
         if self.is_stopped():
             return f"{problem}: it was stopped by a signal. Continue it: kill -CONT {pid}"
         return f"{problem}: it may be starting or overloaded, see {self.log}. To end it: kill {pid}"
+
+    def _run_by_another(self) -> str | None:
+        """Return the error message for a server that another user started, or None."""
+        pid, owner = self.pid(), None
+        with suppress(OSError):
+            owner = Path(f"/proc/{pid}").stat().st_uid
+        if owner is None or os.geteuid() in (0, owner):
+            return None
+        return (
+            f"mongod (process {pid}, data in {self.folder}) belongs to user {user_name(owner)}, "
+            f"and no other user can connect to it. {_use_own(owner)}"
+        )
+
+    def _owned_by_another(self) -> str | None:
+        """Return the error message for another user's data folder, or files in it, or None."""
+        user = os.geteuid()
+        for path in (self.folder, *_entries(self.folder), *_entries(self.folder / "db")):
+            with suppress(OSError):
+                owner = path.lstat().st_uid
+                if user in (0, owner):
+                    continue
+                problem = f"{path} belongs to user {user_name(owner)}"
+                if path == self.folder:
+                    return f"data folder {problem}. {_use_own(owner)}"
+                # A command that was run with sudo leaves such files.
+                give_back = f"sudo chown -R {user_name(user)} {shlex.quote(str(self.folder))}"
+                return f"data folder {self.folder}: {problem}. Run: {give_back}"
+        return None
+
+    def full_disk(self) -> str | None:
+        """Return the error message for a server that ended because its disk is full, or None."""
+        end = b""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
+            end = file.read(LOG_END_BYTES)
+        # On a full disk, the log may be incomplete as well.
+        if NO_SPACE in end or shutil.disk_usage(self.folder).free < MEGABYTE:
+            return f"mongod cannot run: the disk of {self.folder} is full. Free some space"
+        return None
 
     @property
     def _pid_file(self) -> Path:
@@ -255,17 +306,8 @@ class EmbeddedServer:
         if "error while loading shared libraries" in output:
             reason = output.strip().splitlines()[-1]
             raise ServerError(f"mongod cannot run here: {reason}; or {INSTALL_HINT}")
-        end = b""
-        with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
-            end = file.read(LOG_END_BYTES)
-        # On a full disk, the log may be incomplete as well.
-        if NO_SPACE in end or shutil.disk_usage(self.folder).free < MEGABYTE:
-            problem = (
-                f"mongod did not start: the disk of {self.log.parent} is full. Free some space"
-            )
-            raise ServerError(problem)
-        raise ServerError(f"mongod did not start. See its log: {self.log}")
+        problem = f"mongod did not start. See its log: {self.log}"
+        raise ServerError(self.full_disk() or self._owned_by_another() or problem)
 
     def _command(self) -> list[str]:
         return [
@@ -282,6 +324,27 @@ class EmbeddedServer:
             "--wiredTigerEngineConfigString", EVICTION,
             "--setParameter", "diagnosticDataCollectionEnabled=false",
         ]  # fmt: skip
+
+
+def user_name(number: int) -> str:
+    """Return the name of a user, or the number of a user without a name."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _use_own(owner: int) -> str:
+    user = user_name(owner)
+    return f"Run the command as {user}, or set FRESHET_DATA_DIR to a folder of your own"
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return the files and folders in a folder; none if it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _check_owner(folder: Path) -> None:

@@ -185,7 +185,7 @@ async def _check_keeps_keys(client: Redis) -> None:
 
 def _in_short(error: Exception) -> str:
     """Return a driver's message in one line, without the address that it may repeat."""
-    text = " ".join(str(error).split())[:200].rstrip(".")
+    text = " ".join(str(error).split())[:200].rstrip(".?")
     if match := re.match(r"Error (-?\d+) connecting to \S+ (.*)", text):
         number, cause = int(match[1]), match[2]
         return os.strerror(number) + " (is it running?)" if number > 0 else cause

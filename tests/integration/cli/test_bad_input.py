@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.harness import Db, Freshet
+from tests.integration.second_mongod import second_mongod
 
 pytestmark = pytest.mark.empty_database
 GOOD = 'name = "shop"\nstart_urls = ["http://127.0.0.1:1/"]\nitem_pages = "/item/"\n'
@@ -183,3 +184,20 @@ def test_default_timeout_reports_unreachable_server_in_ten_seconds(
     assert message.count("(") == message.count(")"), (
         "the driver's message is not cut inside brackets"
     )
+
+
+def test_server_that_refuses_the_user_is_reported_with_a_fix(freshet: Freshet) -> None:
+    with second_mongod("--auth") as (_, uri):
+        cases = {
+            uri: "not authorized. Add a user with the role readWrite to the URI: ",
+            uri.replace("://", "://me:secret@"): "authentication failed. Check user and password ",
+        }
+        for given, problem in cases.items():
+            for words in ("crawl books", "changes"):
+                result = freshet(*words.split(), MONGO_URI=f"{given}/shop")
+                assert result.code == 1, words
+                assert problem in result.complaint
+                assert "secret" not in result.complaint
+            checked = freshet("doctor", "--quick", MONGO_URI=f"{given}/shop")
+            shown = " ".join(checked.out.split())
+            assert (checked.code, problem in shown) == (1, True), shown

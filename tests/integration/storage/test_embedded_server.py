@@ -8,16 +8,21 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pymongo
 import pytest
 
 from crawler.config import Config
-from crawler.storage.embedded import EmbeddedServer
+from crawler.errors import ServerError
+from crawler.storage.embedded import EmbeddedServer, user_name
 from crawler.utils.files import MAX_LOG_BYTES
 from tests.integration.harness import Db, Freshet, Row
+
+# `nobody` on most systems.
+OTHER_USER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @pytest.fixture
@@ -58,6 +63,28 @@ def kill(pid: int) -> None:
     while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def as_another_user(work: Callable[[], object]) -> str:
+    """Return the error message of `work`, called in a process of another user."""
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        text = ""
+        try:
+            os.setgroups([])
+            os.setgid(OTHER_USER)
+            os.setuid(OTHER_USER)
+            work()
+        except ServerError as error:
+            text = str(error)
+        finally:
+            os.write(writer, text.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as messages:
+        text = messages.read()
+    os.waitpid(pid, 0)
+    return text
 
 
 def write(uri: str, number: int) -> None:
@@ -234,6 +261,44 @@ def test_unwritable_folder_is_a_one_line_error(without_mongo_uri: Freshet, tmp_p
         )
 
 
+@needs_root
+def test_server_of_another_user_is_named(without_mongo_uri: Freshet, data: Path) -> None:
+    pid = state(without_mongo_uri, "start")["pid"]
+    data.chmod(0o755)
+    server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
+    message = (
+        f"mongod (process {pid}, data in {data}) belongs to user root, and no other user can "
+        "connect to it. Run the command as root, or set FRESHET_DATA_DIR to a folder of your own"
+    )
+    assert as_another_user(server.start) == message
+    assert as_another_user(server.stop) == message
+    assert is_running(pid)
+
+
+@needs_root
+def test_data_folder_of_another_user_is_named(mongo: EmbeddedServer, data: Path) -> None:
+    data.chmod(0o755)
+    server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
+    assert as_another_user(server.start) == (
+        f"data folder {data} belongs to user root. Run the command as root, or set "
+        "FRESHET_DATA_DIR to a folder of your own"
+    )
+
+
+@needs_root
+@pytest.mark.parametrize("left", ["start.lock", "db/WiredTiger.turtle"])
+def test_files_that_sudo_left_are_named(mongo: EmbeddedServer, data: Path, left: str) -> None:
+    (data / "db").mkdir()
+    for path in (data, data / "db"):
+        os.chown(path, OTHER_USER, OTHER_USER)
+    (data / left).touch(mode=0o600)
+    server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
+    assert as_another_user(server.start) == (
+        f"data folder {data}: {data / left} belongs to user root. "
+        f"Run: sudo chown -R {user_name(OTHER_USER)} {data}"
+    )
+
+
 def test_missing_mongod_is_a_one_line_error(without_mongo_uri: Freshet) -> None:
     for command in (("db", "start"), ("crawl", "books"), ("targets",)):
         result = without_mongo_uri(*command, FRESHET_MONGOD="/nonexistent")
@@ -247,6 +312,15 @@ def test_failing_mongod_is_a_one_line_error(without_mongo_uri: Freshet, data: Pa
     result = without_mongo_uri("db", "start", FRESHET_MONGOD="/bin/false")
     assert result.code == 1
     assert result.complaint.endswith(f"mongod did not start. See its log: {data}/mongod.log")
+
+
+def test_full_disk_is_named_if_mongod_fails(without_mongo_uri: Freshet, data: Path) -> None:
+    (data / "mongod.log").write_text("WiredTiger error: No space left on device\n")
+    result = without_mongo_uri("db", "start", FRESHET_MONGOD="/bin/false")
+    assert result.code == 1
+    assert result.complaint == (
+        f"scrapy db: mongod cannot run: the disk of {data} is full. Free some space"
+    )
 
 
 def test_start_is_refused_if_mongo_uri_is_set(freshet: Freshet) -> None:

@@ -408,7 +408,7 @@ class LinkCounts:
     counts:    number of links by LinkCount
     unmatched: links of this site that match no pattern, at most `kept`; the values are unused
     examples:  first link (or page) of some counts, by LinkCount; of PAGES, a page that asks for a
-               password and has no wanted link
+               password and has no wanted link; of ALL, a redirect to a page without wanted links
     """
 
     kept: int = 20

@@ -28,6 +28,7 @@ from crawler.errors import (
     ConfigError,
     FreshetError,
     OffLimits,
+    StorageError,
     first_problem,
 )
 from crawler.extract.cells import Cell
@@ -79,7 +80,7 @@ from crawler.utils.sandbox import (
     time_limit,
 )
 from crawler.utils.text import storable_name
-from crawler.utils.urls import host_of, is_plain, item_key
+from crawler.utils.urls import bare, host_of, is_plain, item_key
 
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
@@ -401,6 +402,10 @@ class WrapperSpider(Spider):
             has_left = host_of(target.url) != host_of(request.url)
             ended = isinstance(failure.value, RunEnded)
             return Skipped(target, str(failure.value), ended, has_left)
+        if isinstance(failure.value, StorageError):
+            # The page is not the cause: it stays due.
+            self.session.fail(failure.value)
+            return Skipped(target, str(failure.value), ended=True)
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
         error = failure.value
@@ -488,6 +493,9 @@ class WrapperSpider(Spider):
                 fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
         else:
             return
+        final, asked = fetched.final_url, fetched.target.url
+        if final and not fetched.links and bare(final) != bare(asked):
+            counts.examples[LinkCount.ALL] = f"{asked} redirects to {final}"
         fetched.link_counts = counts
 
     def _read_item(self, response: Response, fetched: Fetched) -> None:

@@ -66,6 +66,7 @@ MANY_VARIANTS = 5
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
 SIGN_IN = "add headers or cookies to the site definition"
+IN_BETWEEN = f"if that page asks visitors to sign in or to accept cookies, {SIGN_IN}"
 # A run without a success fails if at least this many pages have failed since the last page that was
 # read, in this run or before; on a small site, half of its targets.
 MANY_FAILED = 10
@@ -305,13 +306,21 @@ def no_match(keys: Sequence[str], counts: Counts, links: LinkCounts) -> str:
     key = " or ".join(keys)
     pages = count(round(counts[LinkCount.PAGES]), "page")
     login = links.examples.get(LinkCount.PAGES)
-    sign_in = f"{login} asks for a password; if the site requires one, {SIGN_IN}"
+    redirect = links.examples.get(LinkCount.ALL)
+    # A login page that a redirect led to has both.
+    sign_in = (
+        f"{login} asks for a password; if the site requires one, {SIGN_IN}"
+        if login
+        else f"{redirect}; {IN_BETWEEN}"
+        if redirect
+        else ""
+    )
     seen, foreign = (round(counts.get(n, 0)) for n in (LinkCount.ALL, LinkCount.FOREIGN))
     if seen:
         examples = [shape.example for shape in shapes(links.unmatched)[:EXAMPLES]]
         shown = f", for example {' and '.join(examples)}" if examples else ""
         line = f"no link matched {key} ({count(seen, 'link')} seen on {pages}{shown}); {TRY}"
-        return f"{line}; {sign_in}" if login else line
+        return f"{line}; {sign_in}" if sign_in else line
     if foreign:
         example = links.examples.get(LinkCount.FOREIGN)
         shown = f", for example {example}" if example else ""
@@ -319,7 +328,7 @@ def no_match(keys: Sequence[str], counts: Counts, links: LinkCounts) -> str:
             f"no link matched {key} ({count(foreign, 'link')} seen on {pages}, all to other "
             f"hosts{shown}); to follow them, add the hosts to allowed_domains"
         )
-    if login:
+    if sign_in:
         return f"no link matched {key} (no links on {pages}): {sign_in}"
     return (
         f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
@@ -353,6 +362,10 @@ def nothing_read(counts: Counts, example: str, since: datetime | None = None) ->
         )
     outcomes = f"{count(failed, 'visit')} failed" + (f", {refused} refused" if refused else "")
     hint = "scrapy doctor checks whether the sites can be reached"
+    if ": redirects to " in example:
+        hint = f"If the site has moved, change start_urls or allowed_domains; {IN_BETWEEN}"
+    elif ": not a text page" in example:
+        hint = "start_urls have to be HTML pages, sitemaps or JSON"
     if counts.get(ITEMS_READ):
         # The pages were fetched, but have none of the fields.
         hint = "scrapy wrapper check shows what the selectors find"

@@ -84,6 +84,19 @@ def test_login_page_in_place_of_the_start_page_is_named(
     assert f"matches list_pages or item_pages; {pages.url}/index.html asks for" in checked.out
 
 
+def test_consent_page_in_place_of_the_start_page_is_named(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    refresh = '<meta http-equiv="refresh" content="0; url=/consent.html">'
+    pages.file("index.html", f"<html><head>{refresh}</head><body></body></html>")
+    pages.file("consent.html", "<h1>Before you continue</h1><button>Accept all</button>")
+    assert warned(freshet.crawl(define(), code=1))[0] == (
+        "no link matched list_pages or item_pages (no links on 1 page): "
+        f"{pages.url}/index.html redirects to {pages.url}/consent.html; if that page asks visitors "
+        "to sign in or to accept cookies, add headers or cookies to the site definition"
+    )
+
+
 def test_runs_fail_until_an_item_is_found(freshet: Freshet, define: Definition) -> None:
     wrong = define(item_pages=r"/artikel/\d+")
     freshet.crawl(wrong, code=1)

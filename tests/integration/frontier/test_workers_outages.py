@@ -75,3 +75,26 @@ def test_run_fails_if_redis_loses_data_and_next_run_continues(
         ended(start(freshet, wrapper, url_of(server), 1, **ENV))
     assert database.visits.count_documents({}) == FETCHED
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
+
+
+@pytest.mark.soak
+def test_pages_do_not_fail_if_redis_stays_unavailable(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=4, delay_seconds=0.05)
+    with private_server(appendonly="yes") as server:
+        # With a lease of 1 s, the worker would lose it before it could store anything.
+        env = {"FRESHET_COMMIT_RETRY_SECONDS": 2, "FRESHET_LEASE_SECONDS": 30}
+        (worker,) = start(freshet, wrapper, url_of(server), 1, **env)
+        until(lambda: database.visits.count_documents({}) > 20)
+        server.terminate()
+        log = worker.communicate(timeout=60)[1]
+        assert worker.returncode == 1
+        errors = [line for line in log.splitlines() if " ERROR: " in line]
+        assert len(errors) == 1, log
+        assert "Connection refused (is it running?). Check REDIS_URL" in errors[0]
+        assert database.visits.distinct("outcome") == ["new"]
+        server.start(60)
+        ended(start(freshet, wrapper, url_of(server), 1, **ENV))
+    assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
+    assert database.visits.distinct("outcome") == ["new"]

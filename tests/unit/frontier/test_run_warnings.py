@@ -54,6 +54,33 @@ def test_page_that_asks_for_a_password_is_named() -> None:
     assert line.endswith(f"; try patterns with scrapy wrapper check; {hint}")
 
 
+def test_redirect_to_a_page_without_links_is_named() -> None:
+    consent = LinkCounts(examples={"links": f"{SITE} redirects to {SITE}privacy/gate"})
+    hint = (
+        f"{SITE} redirects to {SITE}privacy/gate; if that page asks visitors to sign in or to "
+        "accept cookies, add headers or cookies to the site definition"
+    )
+    counts = {"pages with links": 1}
+    assert no_match(["item_pages"], counts, consent) == (
+        f"no link matched item_pages (no links on 1 page): {hint}"
+    )
+    assert no_match(["item_pages"], {**counts, "links": 2}, consent).endswith(f"check; {hint}")
+
+
+def test_failed_runs_are_explained_by_the_reason() -> None:
+    def hint(reason: str) -> str:
+        return nothing_read({"visits": 1, "error": 1}, f"{SITE}: {reason}").partition("again. ")[2]
+
+    assert hint("timeout") == "scrapy doctor checks whether the sites can be reached"
+    assert hint("not a text page: application/pdf") == (
+        "start_urls have to be HTML pages, sitemaps or JSON"
+    )
+    assert hint("redirects to https://consent.example/?to=1") == (
+        "If the site has moved, change start_urls or allowed_domains; if that page asks visitors "
+        "to sign in or to accept cookies, add headers or cookies to the site definition"
+    )
+
+
 def test_run_without_items_explains_the_cause() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
     refused = nothing_read({"visits": 3, "error": 2.0, "blocked": 1}, "http://a.test/: timeout")

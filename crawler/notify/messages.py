@@ -29,7 +29,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
-from crawler.utils.text import count
+from crawler.utils.text import count, is_price, price
 from crawler.utils.urls import target_id
 
 if TYPE_CHECKING:
@@ -373,8 +373,8 @@ def _text(value: Any) -> str | None:
     """Return a value of a page as a short text; None if there is none."""
     if value is None:
         return None
-    if isinstance(value, Mapping) and value.keys() == {"amount", "currency"}:
-        value = " ".join(str(part) for part in value.values() if part is not None)
+    if is_price(value):
+        value = price(value)
     elif isinstance(value, list | tuple):
         value = ", ".join(str(part) for part in value[:MAX_FIELDS])
     elif isinstance(value, datetime):

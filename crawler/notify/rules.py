@@ -32,7 +32,7 @@ from crawler.notify.messages import MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
-from crawler.utils.text import count, listed
+from crawler.utils.text import count, is_price, listed
 
 # Characters of a value that a message shows.
 MAX_CHARACTERS = 500
@@ -315,7 +315,7 @@ def _short(value: Any, begin: int = 0) -> Any:
     """Return a value limited in size: numbers, times and prices unchanged, texts cut."""
     if value is None or isinstance(value, bool | int | float | datetime):
         return value
-    if isinstance(value, Mapping) and value.keys() == {"amount", "currency"}:
+    if is_price(value):
         return dict(value)
     if isinstance(value, list | tuple):
         return [str(_short(each))[:MAX_CHARACTERS] for each in value[:MAX_FIELDS]]

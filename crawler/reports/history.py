@@ -23,7 +23,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.target_queries import TargetState, names_of, state_of, target_of
 from crawler.utils.diff import Matcher, by_word, unified
 from crawler.utils.sandbox import LimitExceeded, Sandbox
-from crawler.utils.text import listed
+from crawler.utils.text import is_price, listed, price
 
 
 class VisitRow(TypedDict):
@@ -527,11 +527,11 @@ def field_lines(value: Any) -> list[str]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as readable text: a price as `12.5 EUR`, nothing for null."""
+    """Return a value as readable text: a price as `12.50 EUR`, nothing for null."""
     if value is None:
         return ""
     if isinstance(value, dict):
-        if value.keys() == {"amount", "currency"}:
-            return " ".join(str(part) for part in value.values() if part is not None)
+        if is_price(value):
+            return price(value)
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)

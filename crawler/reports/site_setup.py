@@ -35,6 +35,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import Named, is_public, literal, refusal
 from crawler.items import Kind
 from crawler.utils.regex import compiled
+from crawler.utils.text import is_price, price
 from crawler.utils.urls import canonical, host_of, shapes
 
 MAX_PATTERNS = 50
@@ -585,8 +586,8 @@ def _shown(value: Any) -> str | None:
         return None
     if isinstance(value, datetime):
         text = value.isoformat()
-    elif isinstance(value, dict):
-        text = f"{value['amount']:g} {value['currency'] or ''}".strip()
+    elif is_price(value):
+        text = price(value)
     elif isinstance(value, list):
         text = " · ".join(map(str, value[:50]))
     else:

@@ -120,6 +120,25 @@ def precise(number: float) -> str:
     return f"{number:,.0f}" if number >= 99_999.5 else f"{Decimal(f'{number:.6g}'):,f}"
 
 
+def is_price(value: Any) -> bool:
+    """Return whether a stored value is a price: a dict of an amount and a currency."""
+    return isinstance(value, Mapping) and value.keys() == {"amount", "currency"}
+
+
+def price(value: Mapping[str, Any]) -> str:
+    """Format a price with all its decimals: `£69.60`, `1,999 EUR`, `1.0832 USD`, `-$5`, `9.50`."""
+    number, currency = value["amount"], value["currency"]
+    if not isinstance(number, int | float) or not math.isfinite(number):
+        return " ".join(str(part) for part in (number, currency) if part is not None)
+    decimals = 0 if number == round(number) else 2 if number == round(number, 2) else ""
+    shown = f"{abs(number):,.{decimals}f}" if decimals != "" else f"{abs(number):,}"
+    sign = "-" if number < 0 else ""
+    if not currency:
+        return f"{sign}{shown}"
+    is_symbol = len(currency) == 1
+    return f"{sign}{currency}{shown}" if is_symbol else f"{sign}{shown} {currency}"
+
+
 def count(n: float, noun: str) -> str:
     """Format a number (>= 0) of things: `1 target`, `1,200 targets`, `2 copies`, `0.5 posts`."""
     shown = amount(n)

@@ -36,7 +36,7 @@ from crawler.errors import ConfigError, FreshetError, StorageError
 from crawler.storage.cells import read as read_cells
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import complain
-from crawler.utils.text import HOUR, count, period, span
+from crawler.utils.text import HOUR, count, is_price, period, price, span
 from crawler.web.dashboards.sources import (
     BUILT_IN,
     STATES,
@@ -76,15 +76,13 @@ class Money(dict[str, Any]):
     """An amount of money with its currency; prints as `12.50 EUR`."""
 
     def __str__(self) -> str:
-        amount = self["amount"]
-        shown = f"{amount:,.2f}" if isinstance(amount, float) else str(amount)
-        return " ".join(filter(None, (shown, self["currency"])))
+        return price(self)
 
 
 def with_money(value: Any) -> Any:
     """Convert the amounts of money in a cell's value to Money, at any depth."""
     if isinstance(value, dict):
-        kind = Money if value.keys() == {"amount", "currency"} else dict
+        kind = Money if is_price(value) else dict
         return kind((str(name), with_money(part)) for name, part in value.items())
     if isinstance(value, list):
         return [with_money(part) for part in value]

@@ -228,7 +228,7 @@ def test_fields_show_their_values_on_other_pages(local: Browser, site: Site) -> 
     assert page.status_code == 200
     for title in TITLES:
         assert title in page.text
-    assert "3.5 €" in page.text
+    assert "€3.50" in page.text
     assert "bad selector" in page.text
     assert "status 404" in page.text, "the page that cannot be fetched is not reported"
     after = len(site.requests)
@@ -572,7 +572,7 @@ def test_the_json_api_fetches_samples_and_returns_values(local: Browser) -> None
     found = send("values", shop).json()
     assert found["samples"] == fetched["pages"]
     assert found["values"] == [
-        {"name": "price", "values": ["1.5 €", "2.5 €", "3.5 €", "4.5 €"], "problem": None}
+        {"name": "price", "values": ["€1.50", "€2.50", "€3.50", "€4.50"], "problem": None}
     ]
     assert found["categories"][0]["category"] == "Tea"
     wrong = send("values", {"robots": 3})

@@ -45,7 +45,7 @@ def test_a_message_about_one_event() -> None:
         "https://shop.example/lamp\n"
         "price falls by 5 %\n"
         "\n"
-        "price: 10.0 EUR → 9.5 EUR\n"
+        "price: 10 EUR → 9.50 EUR\n"
         "tags: a, b\n"
         "note: old → (removed)\n"
         "\n"
@@ -82,8 +82,8 @@ def test_webhooks_get_events_as_json() -> None:
     assert data["more"] == 2
     (shown,) = data["events"]
     assert shown["at"] == "2026-05-01T12:00:00Z"
-    assert shown["changes"][0] == {"name": "price", "before": "10.0 EUR", "after": "9.5 EUR"}
-    assert shown["values"] == {"price": "9.5 EUR", "stock": "3", "tags": "a, b"}
+    assert shown["changes"][0] == {"name": "price", "before": "10 EUR", "after": "9.50 EUR"}
+    assert shown["values"] == {"price": "9.50 EUR", "stock": "3", "tags": "a, b"}
 
 
 def test_user_template_is_rendered() -> None:
@@ -95,7 +95,7 @@ def test_user_template_is_rendered() -> None:
     )
     check_template(template)
     text = rendered(template, [CHEAPER, event(site="news", title="Storm")], more=3)
-    assert text == "news: Storm; shop: Lamp; 2 of 5, 01 May, 9.5 EUR"
+    assert text == "news: Storm; shop: Lamp; 2 of 5, 01 May, 9.50 EUR"
 
 
 def test_html_is_escaped_and_text_is_not() -> None:

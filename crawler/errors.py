@@ -20,7 +20,7 @@ FreshetError            base class; the message is one line: the problem, its pl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -209,6 +209,19 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the most similar one, or nothing."""
     near = most_similar(name, names)
     return f". Did you mean {near}?" if near else ""
+
+
+def suggestion_or_all(name: str, names: Sequence[str], title: str = "Available") -> str:
+    """Return the end of an error about an unknown name: the most similar one, or all of them."""
+    return suggestion(name, names) or f". {title}: {', '.join(names) or 'none'}"
+
+
+def no_targets(spider: str, stored: Sequence[str]) -> ConfigError:
+    """Return the error for a spider without targets. stored: the spiders with targets."""
+    names = stored or ["none. Run scrapy crawl first"]
+    return ConfigError(
+        f"no targets of {spider!r}{suggestion_or_all(spider, names, 'Spiders with targets')}"
+    )
 
 
 # Scrapy's message. The class is not enough: Scrapy raises IgnoreRequest for redirect loops, too.

@@ -26,7 +26,13 @@ from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from w3lib.url import is_url
 
 from crawler.config import Config
-from crawler.errors import ConfigError, FreshetError, suggestion
+from crawler.errors import (
+    ConfigError,
+    FreshetError,
+    no_targets,
+    suggestion,
+    suggestion_or_all,
+)
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, escape_unencodable, guard_logs, print_line
 
@@ -340,12 +346,6 @@ def confirm(removed: str, opts: argparse.Namespace, of: str = "") -> None:
         raise ConfigError("cancelled; nothing was deleted")
 
 
-def no_targets(spider: str, stored: list[str]) -> ConfigError:
-    """Return the error for a spider without targets. stored: the spiders with targets."""
-    names = ", ".join(stored) or "none. Run scrapy crawl first"
-    return ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
-
-
 async def spiders_of(db: Database, spider: str | None) -> list[str]:
     """Return the given spider, or all spiders with targets; raises ConfigError if it has none."""
     from crawler.storage import targets
@@ -507,11 +507,11 @@ def spider_arguments(given: list[str]) -> dict[str, str]:
 
 
 def spider_named(settings: BaseSettings, name: str) -> type[Spider]:
-    """Return the spider class of a name; raises ConfigError with the available names."""
+    """Return the spider class of a name; raises ConfigError with a similar name or all names."""
     loader: Any = get_spider_loader(settings)
     try:
         kind: type[Spider] = loader.load(name)
     except KeyError:
-        names = ", ".join(sorted(loader.list()))
-        raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None
+        ending = suggestion_or_all(name, sorted(loader.list()))
+        raise ConfigError(f"spider not found: {name!r}{ending}") from None
     return kind

@@ -13,7 +13,7 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, suggestion_or_all
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
@@ -188,8 +188,9 @@ def check_name(name: str, spiders: Spiders, stored: StoredSites) -> None:
     """Raise ConfigError unless `name` is a spider class or a stored site."""
     if name in stored.definitions or (name in spiders and name != ANY_SITE):
         return
-    available = ", ".join(sorted({*classes(spiders), *stored.definitions})) or "none"
-    raise ConfigError(f"site not found: {name!r}. Available: {available}; or name a .toml file")
+    ending = suggestion_or_all(name, sorted({*classes(spiders), *stored.definitions}))
+    hint = "" if ending.endswith("?") else "; or name a .toml file"
+    raise ConfigError(f"site not found: {name!r}{ending}{hint}")
 
 
 def _named_job(name: str, spiders: Spiders, stored: StoredSites) -> Job | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from crawler.config import Config
-from crawler.errors import ConfigError, NoTargets
+from crawler.errors import ConfigError, NoTargets, no_targets
 from crawler.planning.population import Gathered
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
@@ -394,8 +394,7 @@ def parts_of(
     feeds:  those of them that have feeds
     """
     if unknown := sorted(set(order.spiders or ()) - set(stored)):
-        names = ", ".join(stored) or "none. Run scrapy crawl first"
-        raise ConfigError(f"no targets of {unknown[0]!r}. Spiders with targets: {names}")
+        raise no_targets(unknown[0], stored)
     parts = []
     for kind in KINDS:
         of_kind = [name for name in stored if (name in feeds) == (kind == FEEDS)]

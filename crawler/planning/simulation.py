@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, no_targets
 from crawler.planning import plots
 from crawler.planning.options import FEEDS, PlanOptions, budget_of
 from crawler.planning.population import Gathered, gather
@@ -192,8 +192,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
             now = self.config.clock.now()
             stored = await targets.spiders(db)
             if spider and spider not in stored:
-                names = ", ".join(stored) or "none. Run scrapy crawl first"
-                raise ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
+                raise no_targets(spider, stored)
             watched = await histories.read(db, now, [spider] if spider else None)
             return await gather(db, watched, self.config, hours_of(now))
 

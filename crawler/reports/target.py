@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError
+from crawler.errors import Busy, ConfigError, suggestion_or_all
 from crawler.extract.fields import read_number, read_price
 from crawler.items import CELL, Kind
 from crawler.storage import leases, plans, posts, target_queries, targets
@@ -246,8 +246,9 @@ async def forget(db: Database, config: Config, url_or_name: str, *, delete: bool
             return counts
         if is_http(url_or_name):
             raise await unknown(db, url_or_name, ("targets", "posts"))
-        spiders = ", ".join(await targets.spiders(db)) or "none"
-        raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
+        stored = await targets.spiders(db)
+        ending = suggestion_or_all(url_or_name, stored, "Sites with targets")
+        raise ConfigError(f"no data stored for {url_or_name!r}{ending}")
 
 
 async def _forget_spider(

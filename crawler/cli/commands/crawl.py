@@ -17,7 +17,7 @@ from scrapy.spiderloader import SpiderLoaderProtocol, get_spider_loader
 
 from crawler.cli.base import Help, check_log_level, refuse_left_over, with_database
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError, FreshetError
+from crawler.errors import Busy, ConfigError, FreshetError, suggestion_or_all
 from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
 
@@ -204,8 +204,8 @@ class Command(crawl.Command):
                 hint = f"To crawl a file: scrapy crawl site -a wrapper={name}"
                 raise ConfigError(f"spider not found: {name!r}. {hint}") from None
             stored = stored_definitions(Config.of(self.settings))
-            names = ", ".join(sorted({*loader.list(), *stored}))
-            raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None
+            ending = suggestion_or_all(name, sorted({*loader.list(), *stored}))
+            raise ConfigError(f"spider not found: {name!r}{ending}") from None
         if isinstance(loader, Loader) and lacks_file(spider):
             spider = loader.load_stored(name) or spider
         self._loaded = spider

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json, spiders_of, usage_error
+from crawler.cli.base import FreshetCommand, print_json, spiders_of, usage_error
 from crawler.cli.options import add_spiders, as_time, time_or_age
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line, without_secrets, working
 from crawler.utils.text import count, megabytes
 

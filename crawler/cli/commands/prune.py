@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json, with_database
+from crawler.cli.base import FreshetCommand, print_json, with_database
 from crawler.cli.options import add_spiders
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, listed, megabytes
 

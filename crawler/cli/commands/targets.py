@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from crawler.cli.base import (
     Action,
     ActionsCommand,
-    no_targets,
     option,
     print_json,
     with_database,
 )
 from crawler.cli.options import add_limit, positive_int, url_part
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line, printable, stdout
 from crawler.utils.text import count, megabytes, period
 from crawler.utils.time import NEVER, hours

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.integration.harness import Db, Freshet
+from tests.integration.harness import ROOT, Db, Freshet
 from tests.integration.second_mongod import second_mongod
 
 pytestmark = pytest.mark.empty_database
@@ -145,6 +147,16 @@ def test_wrong_usage_exits_with_code_2(freshet: Freshet, database: Db, case: str
     assert len(complaint) == 1
     assert named in complaint[0]
     assert database.list_collection_names() == []
+
+
+def test_misspelled_command_is_corrected() -> None:
+    for words in (["crwal", "books"], ["--nolog", "crwal"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "scrapy", *words],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "scrapy: unknown command: 'crwal'. Did you mean crawl?\n"
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)

@@ -96,7 +96,7 @@ def test_empty_result_suggests_next_step(freshet: Freshet, shop: tuple[Freshet, 
         "no changes found in shop. Try an earlier --since, or run scrapy crawl NAME\n"
     )
     unknown = run(freshet, "changes", "shpo")
-    assert unknown.complaint == ("scrapy changes: no targets of 'shpo'. Spiders with targets: shop")
+    assert unknown.complaint == ("scrapy changes: no targets of 'shpo'. Did you mean shop?")
 
 
 def test_error_without_targets_suggests_a_crawl(freshet: Freshet) -> None:

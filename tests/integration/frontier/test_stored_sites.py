@@ -165,9 +165,7 @@ def test_unknown_site_is_an_error(freshet: Freshet, database: Db, site: Pages) -
     freshet.crawl(shop(freshet, site))
     done = freshet("crawl", "shpo")
     assert done.code == 1
-    assert done.complaint == (
-        "scrapy crawl: spider not found: 'shpo'. Available: books, cells, feeds, quotes, shop, site"
-    )
+    assert done.complaint == ("scrapy crawl: spider not found: 'shpo'. Did you mean shop?")
 
 
 def test_list_names_stored_sites(freshet: Freshet, database: Db, site: Pages) -> None:

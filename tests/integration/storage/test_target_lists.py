@@ -95,7 +95,7 @@ def test_empty_lists_are_reported(freshet: Freshet, prepared: Db) -> None:
     assert run(freshet, *words).out == "no targets that are gone and match 'x'\n"
     done = run(freshet, *words, "--json")
     assert (done.out, done.err) == ("[]\n", "")
-    assert "no targets of 'shpo'. Spiders with targets: shop" in (
+    assert "no targets of 'shpo'. Did you mean shop?" in (
         run(freshet, "targets", "shpo", "--urls").complaint
     )
 
@@ -193,9 +193,7 @@ def test_dissimilar_url_gets_no_suggestion(freshet: Freshet, prepared: Db) -> No
         "scrapy targets --urls --match other.example lists known URLs"
     )
     unknown = run(freshet, "forget", "shpo")
-    assert unknown.complaint == (
-        "scrapy forget: no data stored for 'shpo'. Sites with targets: shop"
-    )
+    assert unknown.complaint == ("scrapy forget: no data stored for 'shpo'. Did you mean shop?")
 
 
 def test_nearest_url_reads_only_index_keys(stored: tuple[Db, str]) -> None:

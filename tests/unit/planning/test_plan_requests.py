@@ -45,7 +45,7 @@ def test_options_require_a_kind_if_there_are_pages_and_feeds() -> None:
     [
         (
             ReplanRequest(PlanOptions(), spiders=["shoe"]),
-            "no targets of 'shoe'. Spiders with targets: blog, ",
+            "no targets of 'shoe'. Did you mean shop?",
         ),
         (
             ReplanRequest(PlanOptions(), spiders=["shop"], kind="feeds"),

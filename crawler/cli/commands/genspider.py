@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from scrapy.commands import genspider
+from scrapy.spiderloader import get_spider_loader
 
 from crawler.cli.base import Help
 from crawler.errors import ConfigError, FreshetError
@@ -26,7 +27,7 @@ class Command(genspider.Command):
         parser.epilog = "Example: scrapy genspider -t wrapper shop shop.example"
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Generate the spider; exit code 1 if that would break or replace a module."""
+        """Generate the spider; exit code 1 if that would break a module or reuse a name."""
         try:
             if len(args) == 2 and not (opts.list or opts.dump):
                 self._check(*args, force=opts.force)
@@ -55,6 +56,18 @@ class Command(genspider.Command):
         path = folder / f"{module}.py"
         if path.exists() and not force:
             raise ConfigError(f"{path}: the file exists. Choose another name")
+
+    def _spider_exists(self, name: str) -> bool:
+        assert self.settings is not None
+        loader = get_spider_loader(self.settings)
+        try:
+            loader.load(name)
+        except KeyError:
+            return False
+        # Scrapy would print that and exit with 0.
+        raise ConfigError(
+            f"{name!r} is the name of a spider or of a stored site. Choose another name"
+        )
 
     def _find_template(self, template: str) -> Path | None:
         template_path = TEMPLATES / f"{template}.tmpl"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.harness import Db, Freshet, Pages, Result, asked, visits
+from tests.integration.harness import ROOT, Db, Freshet, Pages, Result, asked, visits
 from tests.integration.inside import in_json, run
 
 pytestmark = pytest.mark.soak
@@ -166,6 +166,18 @@ def test_unknown_site_is_an_error(freshet: Freshet, database: Db, site: Pages) -
     done = freshet("crawl", "shpo")
     assert done.code == 1
     assert done.complaint == ("scrapy crawl: spider not found: 'shpo'. Did you mean shop?")
+
+
+def test_spider_class_cannot_take_name_of_stored_site(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    freshet.crawl(shop(freshet, site))
+    done = freshet("genspider", "-t", "wrapper", "shop", "shop.example")
+    assert done.code == 1
+    assert done.complaint == (
+        "scrapy genspider: 'shop' is the name of a spider or of a stored site. Choose another name"
+    )
+    assert not (ROOT / "spiders" / "shop.py").exists()
 
 
 def test_list_names_stored_sites(freshet: Freshet, database: Db, site: Pages) -> None:

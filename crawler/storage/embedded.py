@@ -202,7 +202,7 @@ class EmbeddedServer:
             return None
         return (
             f"mongod (process {pid}, data in {self.folder}) belongs to user {user_name(owner)}, "
-            f"and no other user can connect to it. {_use_own(owner)}"
+            f"and no other user can connect to it: {_use_own(owner)}"
         )
 
     def _owned_by_another(self) -> str | None:
@@ -215,7 +215,7 @@ class EmbeddedServer:
                     continue
                 problem = f"{path} belongs to user {user_name(owner)}"
                 if path == self.folder:
-                    return f"data folder {problem}. {_use_own(owner)}"
+                    return f"data folder {problem}: {_use_own(owner)}"
                 # A command that was run with sudo leaves such files.
                 give_back = f"sudo chown -R {user_name(user)} {shlex.quote(str(self.folder))}"
                 return f"data folder {self.folder}: {problem}. Run: {give_back}"
@@ -336,7 +336,7 @@ def user_name(number: int) -> str:
 
 def _use_own(owner: int) -> str:
     user = user_name(owner)
-    return f"Run the command as {user}, or set FRESHET_DATA_DIR to a folder of your own"
+    return f"run the command as {user}, or set FRESHET_DATA_DIR to a folder of your own"
 
 
 def _entries(folder: Path) -> list[Path]:

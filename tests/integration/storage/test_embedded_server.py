@@ -268,7 +268,7 @@ def test_server_of_another_user_is_named(without_mongo_uri: Freshet, data: Path)
     server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
     message = (
         f"mongod (process {pid}, data in {data}) belongs to user root, and no other user can "
-        "connect to it. Run the command as root, or set FRESHET_DATA_DIR to a folder of your own"
+        "connect to it: run the command as root, or set FRESHET_DATA_DIR to a folder of your own"
     )
     assert as_another_user(server.start) == message
     assert as_another_user(server.stop) == message
@@ -280,7 +280,7 @@ def test_data_folder_of_another_user_is_named(mongo: EmbeddedServer, data: Path)
     data.chmod(0o755)
     server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
     assert as_another_user(server.start) == (
-        f"data folder {data} belongs to user root. Run the command as root, or set "
+        f"data folder {data} belongs to user root: run the command as root, or set "
         "FRESHET_DATA_DIR to a folder of your own"
     )
 

@@ -18,11 +18,13 @@ import numpy as np
 from schedules.compiled import compiled
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
-from schedules.vectorized import decays
+from schedules.vectorized import decays, highest
 
 # e^(2 * 300) still fits in a double. 300 changes a week is one every half hour, faster than any
 # schedule of hourly slots can follow.
 MAX_RATE = 300.0
+# Number of nodes whose curves are computed in one loop.
+AT_ONCE = 4
 
 
 class Objective(NamedTuple):
@@ -64,9 +66,7 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
     """
     k, size = len(rate), WEEK_HOURS + 1
     mass, wait = np.zeros(size), np.zeros(size)
-    mean, peak = (rate * weight).sum(), 0.0
-    for t in range(WEEK_HOURS):
-        peak = max(peak, profile[t])
+    mean, peak = (rate * weight).sum(), highest(profile)
     grow, drop = np.empty((k, size)), np.empty((k, size))
     kept, moment = np.empty((k, size)), np.empty((k, size))
     # `drop` holds the expected changes of each hour until it is set, `grow` holds e^-x of these.
@@ -77,15 +77,15 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
         fresh, late = kept[i, :WEEK_HOURS], moment[i, :WEEK_HOURS]
         decays(x, rate[i] * peak, grow[i, :WEEK_HOURS], fresh, late)
         drop[i, 0], kept[i, WEEK_HOURS], moment[i, WEEK_HOURS] = 1.0, 0.0, 0.0
-    # These recurrences are in one loop, because each of them waits for its previous result.
+    expected, waited = 0.0, 0.0
     for t in range(WEEK_HOURS):
-        expected, back = mean * profile[t], WEEK_HOURS - 1 - t
-        wait[t + 1] = wait[t] + (mass[t] + expected / 2)
-        mass[t + 1] = mass[t] + expected
-        for i in range(k):
-            drop[i, t + 1] = drop[i, t] * grow[i, t]
-            moment[i, back] += grow[i, back] * (kept[i, back + 1] + moment[i, back + 1])
-            kept[i, back] += grow[i, back] * kept[i, back + 1]
+        more = mean * profile[t]
+        waited += expected + more / 2
+        expected += more
+        mass[t + 1], wait[t + 1] = expected, waited
+    for i in range(0, k, AT_ONCE):
+        rows = i, min(i + 1, k - 1), min(i + 2, k - 1), min(i + 3, k - 1)
+        _add_following_hours(grow, drop, kept, moment, rows)
     # Every week is followed by an identical week.
     for i in range(k):
         gone, left = -np.expm1(-rate[i]), WEEK_HOURS * np.exp(-rate[i])
@@ -98,6 +98,40 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
             kept[i, t] += left * later
             moment[i, t] += left * (much_later + (WEEK_HOURS - t) * later)
     return Curves(weight, grow, drop, kept, moment, mass, wait)
+
+
+@compiled
+def _add_following_hours(
+    grow: Floats, drop: Floats, kept: Floats, moment: Floats, rows: tuple[int, int, int, int]
+) -> None:
+    """Turn the figures of single hours into those of the week, for AT_ONCE nodes.
+
+    grow: (k, 169) e^-x of each hour
+    rows: nodes; equal ones are computed once
+
+    Each hour waits for the result of the hour before it, so do several nodes in one loop, and keep
+    the results in registers.
+    """
+    a, b, c, d = rows
+    drop_a = drop_b = drop_c = drop_d = 1.0
+    kept_a = kept_b = kept_c = kept_d = 0.0
+    moment_a = moment_b = moment_c = moment_d = 0.0
+    for t in range(WEEK_HOURS):
+        drop_a, drop_b = drop_a * grow[a, t], drop_b * grow[b, t]
+        drop_c, drop_d = drop_c * grow[c, t], drop_d * grow[d, t]
+        drop[a, t + 1], drop[b, t + 1] = drop_a, drop_b
+        drop[c, t + 1], drop[d, t + 1] = drop_c, drop_d
+    for t in range(WEEK_HOURS - 1, -1, -1):
+        moment_a = moment[a, t] + grow[a, t] * (kept_a + moment_a)
+        moment_b = moment[b, t] + grow[b, t] * (kept_b + moment_b)
+        moment_c = moment[c, t] + grow[c, t] * (kept_c + moment_c)
+        moment_d = moment[d, t] + grow[d, t] * (kept_d + moment_d)
+        kept_a, kept_b = kept[a, t] + grow[a, t] * kept_a, kept[b, t] + grow[b, t] * kept_b
+        kept_c, kept_d = kept[c, t] + grow[c, t] * kept_c, kept[d, t] + grow[d, t] * kept_d
+        moment[a, t], moment[b, t], moment[c, t], moment[d, t] = (
+            moment_a, moment_b, moment_c, moment_d,
+        )  # fmt: skip
+        kept[a, t], kept[b, t], kept[c, t], kept[d, t] = kept_a, kept_b, kept_c, kept_d
 
 
 @compiled
@@ -250,22 +284,21 @@ def _split_in_week(c: Costs, a: int, n: int, week: int, first: int, cost: Floats
 
     Other arguments as in `split_costs`.
     """
-    # Use slices: the compiler vectorizes loops only if it knows that no index is negative.
-    saved, pace, last = c.saved[first:], c.pace[first:], first + len(cost)
+    # The compiler vectorizes loops only if it knows that no index is negative: use unsigned ones.
     fixed = c.stale * (n - a) + _wait(c, n) - c.wait[a] - c.saved[a]
-    begin, later = float(first + week * WEEK_HOURS - a), week * c.week
+    begin, later, pace = float(first + week * WEEK_HOURS - a), week * c.week, c.pace[a]
     for j in range(len(cost)):
-        before = begin + j
+        z, before = np.uintp(first + j), begin + j
         after = n - a - before
         squares = c.age / 2 * (before * before + after * after)
-        cost[j] = fixed + squares - before * c.pace[a] - after * (pace[j] + later) - saved[j]
+        cost[j] = fixed + squares - before * pace - after * (c.pace[z] + later) - c.saved[z]
     for i in range(len(c.drop)):
-        grow, lost = c.grow[i, first:last], c.lost[i, first:last]
         own, following = c.grow[i, a], _lost(c, i, n)
         if week:
             own, following = own * c.drop[i], following / c.drop[i]
         for j in range(len(cost)):
-            cost[j] += own * lost[j] + following * grow[j]
+            z = np.uintp(first + j)
+            cost[j] += own * c.lost[i, z] + following * c.grow[i, z]
 
 
 @compiled
@@ -277,9 +310,9 @@ def weeks_costs(c: Costs, weeks: int) -> Floats:
     for t in range(WEEK_HOURS):
         cost[t] = fixed + weeks * c.week * t - c.saved[t] - hours * c.pace[t]
     for i in range(len(c.drop)):
-        grow, lost, left = c.grow[i], c.lost[i], 1.0
+        left = 1.0
         for _ in range(weeks):
             left *= c.drop[i]
         for t in range(WEEK_HOURS):
-            cost[t] += left * grow[t] * lost[t]
+            cost[t] += left * c.grow[i, t] * c.lost[i, t]
     return cost

@@ -72,6 +72,19 @@ def lowest(x: Floats) -> int:
 
 
 @compiled
+def highest(x: Floats) -> float:
+    """Return the highest of numbers >= 0; 0 without numbers."""
+    a = b = c = d = 0.0
+    whole = len(x) // 4 * 4
+    for i in range(0, whole, 4):
+        a, b, c, d = max(a, x[i]), max(b, x[i + 1]), max(c, x[i + 2]), max(d, x[i + 3])
+    most = max(a, b, c, d)
+    for i in range(whole, len(x)):
+        most = max(most, x[i])
+    return most
+
+
+@compiled
 def exponentials(x: Floats) -> None:
     """Replace each x <= 700 by e^x, with a relative error of at most 3e-16."""
     scale = _reduced(x)

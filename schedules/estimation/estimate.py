@@ -39,7 +39,7 @@ from schedules.estimation.rates import (
 from schedules.history import Floats, Histories, Ints
 from schedules.population import Columns, Population, Shards, Walls
 from schedules.schedule import WEEK_HOURS
-from schedules.vectorized import total
+from schedules.vectorized import exponentials, total
 
 # Number of equally weighted values that represent the posterior of a rate.
 NODES = 4
@@ -274,9 +274,10 @@ def _likelihoods(
         if pasts.until[i] > pasts.since[i]:
             wall = Wall(walls.base, walls.hours[zone[i]])
             log = log_likelihood(past_of(pasts, i), running(profile[i]), wall, rates)
-            most = log.max()
+            log -= log.max()
+            exponentials(log)
             for g in range(len(rates)):
-                result[i, g] = np.exp(log[g] - most)
+                result[i, g] = log[g]
     return result
 
 
@@ -288,7 +289,7 @@ def _rates(
 
     Node k is the mean of the k-th of NODES parts of equal probability.
     """
-    n, step = len(likelihood), rates[1] / rates[0]
+    n, step, last = len(likelihood), rates[1] / rates[0], len(rates) - 1
     node = np.zeros((n, NODES))
     mean, low, high = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
@@ -300,9 +301,9 @@ def _rates(
             above = below + posterior[g]
             # A node stands for half a step to both sides: with many changes, the posterior is
             # narrower than a step.
-            if below < LOW:
+            if below < LOW and (above >= LOW or g == last):
                 low[i] = rates[g] * step ** (min(1.0, (LOW - below) / posterior[g]) - 0.5)
-            if below < HIGH:
+            if below < HIGH and (above >= HIGH or g == last):
                 high[i] = rates[g] * step ** (min(1.0, (HIGH - below) / posterior[g]) - 0.5)
             for k in range(int(below * NODES), NODES):
                 share = min(above, (k + 1) / NODES) - max(below, k / NODES)

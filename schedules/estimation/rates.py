@@ -98,36 +98,75 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
 
     spread: (168,) weights that distribute a change over the hours in which it may have happened
     """
-    counts = np.zeros(WEEK_HOURS)
-    # The hours of an interval, and the part of each that is in the interval.
-    of_week = np.empty(int(BLURRED_HOURS) + 1, np.int64)
-    inside = np.empty(int(BLURRED_HOURS) + 1)
+    counts, inside = np.zeros(WEEK_HOURS), np.ones(int(BLURRED_HOURS) + 1)
     i = 0
     while i < len(past.by):
         day, end = _day(past.by[i], wall), i + 1
         while end < len(past.by) and _day(past.by[end], wall) == day:
             end += 1
         for j in range(i, end):
-            after, by = past.after[j], past.by[j]
-            if by - after >= BLURRED_HOURS:
-                continue
-            first = int(np.floor(after))
-            hours = int(np.ceil(by)) - first
-            total = 0.0
-            for k in range(hours):
-                hour = first + k
-                of_week[k] = wall.hours[hour - wall.base] % WEEK_HOURS
-                inside[k] = min(by, hour + 1) - max(after, hour)
-                total += inside[k] * spread[of_week[k]]
-            if total <= 0:
-                continue
-            # A wide interval carries little information, so its weight is the share of the week
-            # outside it.
-            weight = 1.0 / (end - i) * ((1 - (by - after) / BLURRED_HOURS) / total)
-            for k in range(hours):
-                counts[of_week[k]] += weight * inside[k] * spread[of_week[k]]
+            if past.by[j] - past.after[j] < BLURRED_HOURS:
+                _add_change(
+                    counts, inside, 1.0 / (end - i), past.after[j], past.by[j], wall, spread
+                )
         i = end
     return counts
+
+
+@compiled
+def _add_change(
+    counts: Floats,
+    inside: Floats,
+    share: float,
+    after: float,
+    by: float,
+    wall: Wall,
+    spread: Floats,
+) -> None:
+    """Add a share of a change in (after, by], which is less than BLURRED_HOURS long, to counts.
+
+    inside: (BLURRED_HOURS + 1,) ones; holds the part of each hour that is in the interval meanwhile
+    spread: as in `hour_counts`
+    """
+    first, last = int(np.floor(after)), int(np.ceil(by)) - 1
+    if last < first:
+        return
+    inside[last - first] = by - last
+    inside[0] = min(by, first + 1) - after
+    begin, stop, total = first - wall.base, last + 1 - wall.base, 0.0
+    t = begin
+    while t < stop:
+        hour, run = _run(wall, t, stop)
+        part, weights = inside[t - begin :], spread[hour:]
+        for k in range(run):
+            total += part[k] * weights[k]
+        t += run
+    if total > 0:
+        # A wide interval carries little information, so its weight is the share of the week outside
+        # it.
+        weight = share * ((1 - (by - after) / BLURRED_HOURS) / total)
+        t = begin
+        while t < stop:
+            hour, run = _run(wall, t, stop)
+            part, weights, to = inside[t - begin :], spread[hour:], counts[hour:]
+            for k in range(run):
+                to[k] += weight * part[k] * weights[k]
+            t += run
+    inside[last - first] = 1.0
+
+
+@compiled
+def _run(wall: Wall, t: int, stop: int) -> tuple[int, int]:
+    """Return the local hour of the week at UTC hour base + t, and the length of its run in hours.
+
+    A run is of consecutive local hours. It ends before `stop` and with the local week.
+    """
+    hour = wall.hours[t] % WEEK_HOURS
+    run = min(stop - t, WEEK_HOURS - hour)
+    # With a clock change until then, go hour by hour.
+    if wall.hours[t + run - 1] - wall.hours[t] != run - 1:
+        run = 1
+    return hour, run
 
 
 @compiled
@@ -153,12 +192,11 @@ def even_counts(past: Past, wall: Wall, total: float) -> Floats:
     if wall.hours[first + whole * WEEK_HOURS] - wall.hours[first] == whole * WEEK_HOURS:
         seen += whole * share
         first += whole * WEEK_HOURS
-    hour = wall.hours[first] % WEEK_HOURS
-    for t in range(first, last):
-        seen[hour] += share
-        hour += wall.hours[t + 1] - wall.hours[t]
-        if hour < 0 or hour >= WEEK_HOURS:
-            hour %= WEEK_HOURS
+    while first < last:
+        hour, run = _run(wall, first, last)
+        for k in range(hour, hour + run):
+            seen[k] += share
+        first += run
     return seen
 
 
@@ -284,7 +322,10 @@ def target_profile(
         best = max(best, belongs[k])
     for k in range(len(share)):
         belongs[k] = np.exp(belongs[k] - best)
-    profile, whole = counts.copy(), belongs.sum()
+    whole = belongs.sum()
+    profile = np.empty(WEEK_HOURS)
+    for h in range(WEEK_HOURS):
+        profile[h] = counts[h]
     for k in range(len(share)):
         weight, own = PROFILE_SITE_WEIGHT * belongs[k] / whole, component[k]
         for h in range(WEEK_HOURS):

@@ -119,9 +119,9 @@ def best_split(c: Costs, limits: Limits, a: int, n: int) -> tuple[float, int]:
 @compiled
 def _add_prices(limits: Limits, first: int, cost: Floats) -> None:
     """Add surcharge and tilt of the hours from `first` on to their costs."""
-    surcharge, tilt = limits.surcharge[first:], limits.tilt[first:]
     for j in range(len(cost)):
-        cost[j] += surcharge[j] + tilt[j]
+        z = np.uintp(first + j)
+        cost[j] += limits.surcharge[z] + limits.tilt[z]
 
 
 @compiled

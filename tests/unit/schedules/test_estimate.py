@@ -108,6 +108,14 @@ def test_change_is_spread_over_its_possible_hours() -> None:
     assert hour_counts(week, walls, UNIFORM).sum() == 0
 
 
+def test_change_around_the_end_of_the_week_is_in_both_weeks() -> None:
+    monday = NOW - WEEK_HOURS
+    past = Past(monday - 24, NOW, np.array([monday - 1.5]), np.array([monday + 1.5]))
+    counts = hour_counts(past, wall("UTC", NOW - 1000, NOW), UNIFORM)
+    assert np.flatnonzero(counts).tolist() == [0, 1, 166, 167]
+    np.testing.assert_allclose(counts[[166, 167, 0, 1]] * 6 / counts.sum(), [1, 2, 2, 1])
+
+
 @pytest.mark.parametrize(("zone", "day"), [("America/New_York", 21), ("Europe/Berlin", 0)])
 def test_day_of_23_hours_counts_as_a_day(zone: str, day: int) -> None:
     """Count each hour from local midnight to local midnight once, but not the skipped hour."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedules.vectorized import MAX_OF_SERIES, complements, decays, exponentials
+from schedules.vectorized import MAX_OF_SERIES, complements, decays, exponentials, highest
 
 X = np.concatenate([-np.geomspace(1e-300, 690, 10_000), [0.0], np.linspace(-40, 40, 5001)])
 
@@ -39,3 +39,12 @@ def test_very_low_numbers_do_not_overflow() -> None:
     assert (values <= 1e-300).all()
     assert (values >= 0).all()
     np.testing.assert_array_equal(rest, 1.0)
+
+
+def test_highest_finds_the_highest_number_anywhere() -> None:
+    for n in range(1, 14):
+        for place in range(n):
+            x = np.full(n, 0.25)
+            x[place] = 2.0
+            assert highest(x) == 2.0
+    assert highest(np.empty(0)) == 0.0

@@ -179,6 +179,8 @@ CELL = "cell:"
 CAPS_SEPARATOR = "+"
 # Key in request.meta of the last response, an Archiving; absent if the site has no archive.
 ARCHIVED = "archived"
+# Key in request.meta of a second request, which confirms a change. Its response is not archived.
+CONFIRMS = "confirms"
 
 
 class Outcome(StrEnum):
@@ -284,6 +286,47 @@ class Broken:
     digest: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the text of a page that has other lines on each request.
+
+    before, after: digests of the lines around it
+    lines:         maximum number of lines in it
+    """
+
+    before: str
+    after: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Random text of a page, which is not compared (crawler/extract/noise.py).
+
+    scheme:  selector digest of the definition that read the text
+    lines:   digests of lines, and of titles, that some requests show and others do not
+    score:   how often the page changed lately
+    wait:    score at which a change is confirmed by a second request
+    passage: digest of the lines around the last change
+    repeats: number of changes in a row in this passage
+    suspected: digests of places and lines that differed between the requests of one visit
+    """
+
+    scheme: str = ""
+    places: tuple[Place, ...] = ()
+    lines: tuple[str, ...] = ()
+    score: int = 0
+    wait: int = 3
+    passage: str = ""
+    repeats: int = 0
+    suspected: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether all text of the page is compared."""
+        return not (self.places or self.lines)
+
+
 @dataclass(slots=True)
 class Target:
     """Watched URL, as it was stored when the run handed it to the spider.
@@ -304,6 +347,7 @@ class Target:
     archived:     last response with a body in the archive
     broken:       how the page broke; None if it works
     field_history: which fields changed, and when; None before the first change
+    noise:        random text of the page; None before the first change
     min_hours, max_hours: limits of the interval between two visits, set for this target; 0: none
     """
 
@@ -346,6 +390,7 @@ class Target:
     archived: Archived | None = None
     broken: Broken | None = None
     field_history: FieldHistory | None = None
+    noise: Noise | None = None
     min_hours: float = 0.0
     max_hours: float = 0.0
 
@@ -552,7 +597,8 @@ class Visit:
                    replaced by text of the same length)
     diff_size:     number of characters inserted and deleted in the content
     gone:          404 or 410 was confirmed often enough
-    reread:        an edited site definition extracts different content from the same page
+    reread:        an unchanged page has other content: an edited site definition reads it, or only
+                   random text differs
     alias_of:      another target to which this URL redirects, or whose content it has, and which
                    stores the content
     history:       history including this visit; None if the visit is not an observation
@@ -569,6 +615,7 @@ class Visit:
     version_bytes: size of the stored versions
     broken:        how the page broke, at this visit or before; None if it works
     field_history: which fields changed, including this visit; None if it found no change of fields
+    noise:         random text of the page, if this visit changed what is known of it; else None
     wanted:        events that the notification rules of the site match; None: there are none
     """
 
@@ -597,6 +644,7 @@ class Visit:
     version_bytes: int = 0
     broken: Broken | None = None
     field_history: FieldHistory | None = None
+    noise: Noise | None = None
     wanted: Wanted | None = None
     id: ObjectId = field(default_factory=ObjectId)
 

@@ -34,6 +34,7 @@ from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import EPOCH, NEVER
 from pipelines.broken import BreakageDetector, is_replaced, settle_stand_in
+from pipelines.noise import NoiseDetector
 from schedules import calendar
 from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
@@ -124,6 +125,12 @@ class ChangesPipeline(SessionPipeline):
         super().__init__(session)
         self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
         self.detector = BreakageDetector(session)
+        self.noise = NoiseDetector(session)
+
+    def close_spider(self) -> None:
+        """Report changes that were not edits, and passages that change again and again."""
+        for line in self.noise.report():
+            logger.warning("%s: %s", self.session.spider, line)
 
     async def process_item(self, item: Any) -> Any:
         """Convert a Fetched to a Visit; return other items unchanged."""
@@ -134,9 +141,13 @@ class ChangesPipeline(SessionPipeline):
             if (login := await self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
+            await self.noise.confirm(visit)
             old = await self.session.writer.old_contents.of(item) if visit.changed else None
             if old is not None and self._is_other_page(item, old):
                 return as_gone(item, self.rules)
+            if (reason := self.noise.reason(visit, old)) is not None:
+                as_unchanged(visit, reason, self.rules)
+                old = None
             if old is not None:
                 visit.diff_size = await self._diff_size(item, old)
             visit.broken = await self.detector.state(visit, old)
@@ -206,6 +217,17 @@ def as_gone(fetched: Fetched, rules: Rules) -> Visit:
     visit = decide(fetched, rules)
     visit.broken = fetched.target.broken
     return visit
+
+
+def as_unchanged(visit: Visit, reason: str, rules: Rules) -> None:
+    """Make a visit unchanged whose content differs, but was not edited; its content is stored."""
+    fetched = visit.fetched
+    visit.outcome, visit.reason, visit.reread = Outcome.UNCHANGED, reason, True
+    visit.false_dates = count_false_dates(fetched, Outcome.UNCHANGED)
+    visit.history = extended_history(fetched, Outcome.UNCHANGED)
+    visit.next_visit, visit.every_hours = next_visit(
+        fetched, Outcome.UNCHANGED, rules.zone, rules.intervals(fetched.target)
+    )
 
 
 def note_breakage(visit: Visit, rules: Rules) -> None:

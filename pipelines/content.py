@@ -9,8 +9,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from crawler.extract.noise import without_noise
 from crawler.extract.plain_text import Markup
-from crawler.items import Entry, Fetched, Kind, Outcome, Post
+from crawler.items import Entry, Fetched, Kind, Noise, Outcome, Post
 from crawler.utils.text import normalized, storable_name, with_storable_names
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical
 
@@ -81,10 +82,18 @@ def content_hash(fetched: Fetched) -> str:
                 for link in fetched.links or ()
             )
         )
-    return digest(fetched.content and _compared(fetched.content))
+    noise = fetched.target.noise
+    is_known = noise is not None and noise.scheme == fetched.selector_digest
+    return digest(fetched.content and comparable(fetched.content, noise if is_known else None))
 
 
-def _compared(content: dict[str, Any]) -> dict[str, Any]:
+def comparable(content: dict[str, Any], noise: Noise | None = None) -> dict[str, Any]:
+    """Return the content of an item as it is compared: without counters and random text."""
+    content = _without_counters(content)
+    return content if noise is None else without_noise(content, noise)
+
+
+def _without_counters(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of an item or a post as it is compared: its main text without counters."""
     text, details = content.get("main_text"), content.get("details")
     if isinstance(text, str):
@@ -100,7 +109,7 @@ def post_of(entry: Entry) -> Post:
     """Convert a feed's entry to a normalized post."""
     content = {name: normal(value) for name, value in entry.content.items()}
     published = normal(entry.published) if entry.published else None
-    compared = _compared(content)
+    compared = _without_counters(content)
     if files := compared.get("enclosures"):
         compared["enclosures"] = [_without_parameters(url, SIGNATURES) for url in files]
     content_hash = digest([entry.url and _without_parameters(entry.url), compared])
@@ -157,7 +166,8 @@ def digest(value: Any) -> str:
 # Parts of a text that change although its page does not: relative times ("3 minutes ago"), numbers
 # of views and visitors, and notes on when a page was made.
 _COUNT = r"\d[\d.,\u00a0\u202f ]{0,12}[km]?"
-_SOME = r"(?:\d{1,4}|an?|one|a few)"
+_WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+_SOME = rf"(?:\d{{1,4}}|an?|one|a few|several|{_WORDS})"
 _UNITS = r"(?:seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?)"
 # By signs: each match contains one of the signs in lower case. Only lines with a sign are
 # searched for its pattern, because the search for a sign takes a hundredth of the time. All
@@ -254,6 +264,7 @@ _COUNTERS = {
     (" last ", " past "): rf"\b{_COUNT}\+? (?:(?:{_PEOPLE}|times) )?(?:have )?"
     r"(?:bought|sold|purchased|ordered|viewed|booked|added)(?: (?:this|it|items?|times?)){0,3}"
     r" in (?:the )?(?:last|past) (?:\d{1,3} )?(?:hours?|days?|week|month)\b",
+    (" by ",): rf"\b(?:read|seen|viewed|visited) by {_COUNT} {_PEOPLE}\b",
     (" looking ",): rf"\b{_COUNT} {_PEOPLE}(?: are| is)?(?: currently| now| also)?"
     r" looking at (?:this|it)\b",
     _SEE: rf"\b{_COUNT} (?:(?:andere|weitere|autres?|otras?) )?(?:personen|kunden|leute|besucher"
@@ -266,6 +277,12 @@ _COUNTERS = {
     r"(?: are| is| sind)?(?: currently| now| also| gerade)? (?:online|viewing|watching|browsing)\b",
     ("\u043f\u0440\u043e\u0441\u043c",): rf"\b{_COUNT} "
     r"\u043f\u0440\u043e\u0441\u043c\u043e\u0442\u0440\w{0,2}\b",
+}
+# Counts of the people who look at a page, in words; searched in lines without digits, too.
+_SPELLED = {
+    ("watching", "viewing", "browsing", "looking at"): rf"\b(?:one|{_WORDS}) (?:person|{_PEOPLE})"
+    r"(?: are| is)?(?: currently| now| also)? (?:watching|viewing|browsing|looking at)"
+    r" (?:this|it)\b",
 }
 # Whole lines, from their first word on. Years and times, because "Today: 5 offers" is content.
 _NOTE_STARTS = (
@@ -289,7 +306,9 @@ _NOTE = re.compile(
 )
 _DIGITS = "0123456789"
 _Patterns = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
-_TIMES: _Patterns = tuple((signs, re.compile(x, re.I)) for signs, x in _RELATIVE_TIMES.items())
+_TIMES: _Patterns = tuple(
+    (signs, re.compile(x, re.I)) for signs, x in (_RELATIVE_TIMES | _SPELLED).items()
+)
 _NUMBERS: _Patterns = tuple((signs, re.compile(x, re.I)) for signs, x in _COUNTERS.items())
 
 

@@ -43,7 +43,7 @@ from crawler.extract.links import (
 )
 from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load
-from crawler.extract.page_values import page_values
+from crawler.extract.page_values import page_values, without_elements
 from crawler.extract.response import (
     DIRECT,
     HANDLED,
@@ -426,7 +426,9 @@ class WrapperSpider(Spider):
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the fields of an item page, and its main text if the definition asks for it."""
         content = self.read_fields(response, self.wrapper.fields)
-        return (page_values(response) if self.wrapper.wants_main_text else {}) | content
+        if not self.wrapper.wants_main_text:
+            return content
+        return page_values(without_elements(response, self.wrapper.ignore)) | content
 
     def read_fields(self, page: TextResponse, fields: Fields) -> dict[str, Any]:
         """Return the values of fields on a page by name."""

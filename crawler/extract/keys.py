@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from parsel import Selector
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -19,7 +20,7 @@ from pydantic import (
 from pydantic import Field as Key
 
 from crawler.config import SECRET_NAMES, VARIABLE, expanded, shows_secret
-from crawler.extract.fields import Field
+from crawler.extract.fields import SELECTOR_ERRORS, Field, squeeze
 from crawler.utils.regex import compiled
 from crawler.utils.urls import BLANKS, canonical, host_of, is_http
 from schedules.calendar import open_hours
@@ -57,6 +58,17 @@ def checked_weights(value: dict[str, float]) -> dict[str, float]:
 def as_tuple(value: object) -> object:
     """Treat a plain string as a tuple with one entry."""
     return (value,) if isinstance(value, str) else value
+
+
+def checked_css(value: str) -> str:
+    """Return a CSS selector of elements. Raises ValueError for others."""
+    if "::" in value:
+        raise ValueError(f"{value!r} selects texts or attributes, not elements: leave out ::")
+    try:
+        Selector("<a/>").css(value)
+    except SELECTOR_ERRORS as error:
+        raise ValueError(f"bad selector {value!r}: {squeeze(str(error))}") from None
+    return value
 
 
 def as_field(value: object) -> object:
@@ -122,6 +134,9 @@ def checked_window(value: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
+Selectors = Annotated[
+    tuple[Annotated[str, AfterValidator(checked_css)], ...], BeforeValidator(as_tuple)
+]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(as_tuple)]
 StartUrls = Annotated[
     tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(as_tuple)

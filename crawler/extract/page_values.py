@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 from urllib.parse import urljoin
 
 from lxml import etree
+from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import TextResponse
 
 from crawler.extract.absolute_links import base_url
@@ -109,6 +110,18 @@ _SCRIPTS: Callable[[Any], Any] = etree.XPath(
 _MARKED: Callable[[Any], Any] = etree.XPath(
     "//*[@itemprop or @itemscope or @property or @typeof]", smart_strings=False
 )
+
+
+def without_elements(page: TextResponse, selectors: Sequence[str]) -> TextResponse:
+    """Return a page without the elements that CSS selectors match."""
+    if not selectors or page.selector.type == "json":
+        return page
+    # A copy, because links and fields may be in these elements.
+    copy = page.replace()
+    for element in [each for css in selectors for each in copy.css(css)]:
+        with suppress(CannotDropElementWithoutParent):
+            element.drop()
+    return page.replace(body=(copy.selector.get() or "").encode(), encoding="utf-8")
 
 
 def page_values(response: TextResponse) -> dict[str, Any]:

@@ -52,10 +52,11 @@ MAX_AHEAD = timedelta(days=1)
 # The bounded runs of white space keep the search linear.
 PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
 MISSING_PAGE = "a page with status 200 that reports a missing page"
-# A page with more text, menus not included, is content, whatever its heading says.
+# A page with more text, menus and links not included, is content, whatever its heading says.
 MAX_STAND_IN_CHARACTERS = 1500
 MAX_HEADING_CHARACTERS = 200
-STAND_IN_MENUS = UNSEEN | {"nav", "header", "footer"}
+# Links, because missing pages often list other items.
+STAND_IN_MENUS = UNSEEN | {"nav", "header", "footer", "a"}
 # Separators of the parts of a title, such as "Page not found | Shop".
 TITLE_SEPARATOR = re.compile(r"\s+[|\-\u2013\u2014\u00b7\u00bb\u2022:]+\s+|\|")
 # Headings of pages that servers send with status 200 instead of the requested page.

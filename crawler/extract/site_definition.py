@@ -37,6 +37,7 @@ from crawler.extract.keys import (
     Names,
     Patterns,
     Proxy,
+    Selectors,
     StartUrls,
     TimeZone,
     Weights,
@@ -59,7 +60,7 @@ PRICE_KEYS = ("amount", "currency")
 # Keys that are not allowed in lists of feeds or cells.
 SITE_KEYS = (
     "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
-    "fields", "main_text", "allowed_domains", "follow_item_links",
+    "fields", "main_text", "ignore", "allowed_domains", "follow_item_links",
     "list_interval_hours", "item_interval_hours",
     "max_depth", "max_redundant_lists", "max_pattern_lists", "max_pattern_items",
     "max_path_repeats",
@@ -135,6 +136,11 @@ class Wrapper(BaseModel):
     )
     main_text: bool | None = Key(
         None, description="extract title and main text; unset: only without fields"
+    )
+    ignore: Selectors = Key(
+        (),
+        description="CSS selectors of elements that main text, title and other values of pages "
+        "without fields leave out",
     )
     duplicates: bool | Names = Key(
         True,
@@ -281,6 +287,12 @@ class Wrapper(BaseModel):
             raise ValueError(f"duplicates: {unknown[0]!r} is not a field of this site definition")
         if self.duplicates == ():
             raise ValueError("duplicates: the list is empty. To disable the comparison, use false")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ignore(self) -> Self:
+        if self.ignore and not self.wants_main_text:
+            raise ValueError("ignore: only for main texts; set main_text, or edit the fields")
         return self
 
     @model_validator(mode="after")
@@ -516,8 +528,9 @@ class Wrapper(BaseModel):
     @cached_property
     def _item_digest(self) -> str:
         links = self._list_digest if self.follow_item_links else None
-        code = (self._code,) if self._code else ()
-        return digest_of(self.fields, self.wants_main_text, self.timezone, self.dates, links, *code)
+        others = tuple(filter(None, (self.ignore, self._code)))
+        read = self.fields, self.wants_main_text, self.timezone, self.dates, links
+        return digest_of(*read, *others)
 
     def canonical(self, url: str, others: tuple[str, ...] = ()) -> str:
         """Return the canonical form of an absolute URL, using this site's `strip_parameters`.

@@ -65,7 +65,7 @@ from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.large_bodies import LargeBodies, SpooledBody
 from crawler.frontier.session import Session
-from crawler.items import ARCHIVED, Target
+from crawler.items import ARCHIVED, CONFIRMS, Target
 
 if TYPE_CHECKING:
     from crawler.fetch.sql import Queries
@@ -572,7 +572,7 @@ async def archive(session: Session, request: Request, response: Response, head: 
     Raises RunEnded if the archive cannot be written: the run ends, and the target stays due.
     """
     target = request.meta.get("target")
-    if session.archive is None or not isinstance(target, Target):
+    if session.archive is None or not isinstance(target, Target) or CONFIRMS in request.meta:
         return
     parts = urlsplit(request.url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -25,12 +25,13 @@ from typing_extensions import TypedDict
 from crawler.archive.files import Stored, files_of, folder_of, read_response
 from crawler.config import Config
 from crawler.errors import ArchiveError, BadResponse, ConfigError
+from crawler.extract.noise import RANDOM
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from crawler.storage import posts, rereads, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.leases import CRAWL, held
 from crawler.storage.posts import SizeLimits, VersionDeletion
-from crawler.storage.targets import history_document, history_of, in_minutes
+from crawler.storage.targets import history_document, history_of, in_minutes, noise_of
 from crawler.utils.compression import decoded_body
 from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
 from pipelines.content import fill
@@ -179,7 +180,8 @@ class Reread:
     async def _restate_one(self, row: Document) -> tuple[rereads.Writes | None, int]:
         """Return the writes for a target, and their size in bytes; None without a difference."""
         url = row["url"]
-        target = Target(self._site, url, Kind.ITEM, depth=row.get("depth", 0))
+        noise = noise_of(row.get("noise"))
+        target = Target(self._site, url, Kind.ITEM, depth=row.get("depth", 0), noise=noise)
         rows = await rereads.visits_of(self._db, self._site, url)
 
         async def read(visit: Document) -> Content | None:
@@ -369,7 +371,7 @@ class Restatement:
         before, values = self.last, dict[str, Any](content_hash=now.content_hash)
         if before is not None and self._before_row is not None and row["outcome"] != Outcome.NEW:
             changed = before.content_hash != now.content_hash
-            if changed and not row["changed"]:
+            if changed and not row["changed"] and row.get("reason") != RANDOM:
                 contents = (before.content, now.content)
                 old, new = ("\n".join(posts.as_lines(content)) for content in contents)
                 size = diff_size(old, new) if is_quick(old, new) else estimated_diff_size(old, new)

@@ -31,7 +31,7 @@ VISIT_FIELDS = (
 )  # fmt: skip
 TARGET_FIELDS = (
     "url", "content_hash", "selector_digest", "depth", "history", "last_visit._id", "alias_of",
-    "changed_at",
+    "changed_at", "noise",
 )  # fmt: skip
 COLLECTIONS = ("versions", "visits", "posts", "targets")
 

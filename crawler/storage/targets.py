@@ -18,7 +18,9 @@ from crawler.items import (
     Breakage,
     Broken,
     Kind,
+    Noise,
     Outcome,
+    Place,
     Target,
     TargetPlan,
     Validators,
@@ -168,6 +170,22 @@ def _broken_of(stored: Document | None) -> Broken | None:
     return Broken(how, stored["since"], stored["text"], fields, stored["links"], stored["digest"])
 
 
+def noise_of(stored: Document | None) -> Noise | None:
+    """Return the random text of a page, from the field of its target."""
+    if not stored:
+        return None
+    places = tuple(Place(*each) for each in stored["places"])
+    texts = {name: tuple(stored[name]) for name in ("lines", "suspected")}
+    return Noise(**stored | texts | {"places": places})
+
+
+def _noise_document(noise: Noise) -> Document:
+    """Return random text in its stored form."""
+    places = [[each.before, each.after, each.lines] for each in noise.places]
+    texts = {"lines": list(noise.lines), "suspected": list(noise.suspected)}
+    return asdict(noise) | texts | {"places": places}
+
+
 def from_document(document: Document) -> Target:
     """Return the target in a document, as the spider gets it."""
     limits = document.get("limits") or {}
@@ -211,6 +229,7 @@ def from_document(document: Document) -> Target:
         archived=Archived(**archived) if (archived := document.get("archived")) else None,
         broken=_broken_of(document.get("broken")),
         field_history=field_history_of(document.get("field_history")),
+        noise=noise_of(document.get("noise")),
         min_hours=limits.get("min_hours") or 0.0,
         max_hours=limits.get("max_hours") or 0.0,
     )
@@ -303,6 +322,8 @@ def update_of(visit: Visit) -> UpdateOne:
             state["history"] = history_document(visit.history, visit.false_dates)
         if visit.field_history is not None:
             state["field_history"] = field_history_document(visit.field_history)
+        if visit.noise is not None:
+            state["noise"] = _noise_document(visit.noise)
         if visit.collected is not None:
             state["feed_size"] = planned_feed_size(visit.collected.monitor)
             state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler.extract.page_values import MAX_FILES, MAX_LINES, page_values
+from crawler.extract.page_values import MAX_FILES, MAX_LINES, page_values, without_elements
 from pipelines.content import ContentPipeline
 from tests.unit.pages import fetched, page
 
@@ -244,3 +244,13 @@ def test_hostile_json_ld_has_no_offers(script: str) -> None:
 @pytest.mark.parametrize("tag", ["article", "div itemscope", "h1", "option", "a href=x.pdf"])
 def test_deep_markup_does_not_fail(tag: str) -> None:
     assert values(f"<div itemscope>{HEADING}" + f"<{tag}>€1" * 5000)["title"] == "Steel kettle"
+
+
+def test_elements_that_selectors_match_are_left_out() -> None:
+    quote = "<blockquote class=quote>Nothing beats good steel. <b>Ann</b></blockquote>"
+    source = page(html(f"<main>{HEADING}{PROSE}{quote}<p>It ships today.</p></main>"))
+    selectors = (".quote", ".quote b", "html")
+    text = page_values(without_elements(source, selectors))["main_text"]
+    assert "Nothing beats" not in text
+    assert text.endswith("It ships today.")
+    assert "Nothing beats" in source.css(".quote").get("")

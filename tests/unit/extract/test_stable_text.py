@@ -51,6 +51,9 @@ from pipelines.content import without_unstable
         ("Order within 2 hrs 13 mins", "Order within 1 hr 2 mins"),
         ("It is currently Fri 3 May 2024 10:11", "It is currently Fri 3 May 2024 11:12"),
         ("Seite erzeugt in 0,03 Sekunden", "Seite erzeugt in 0,05 Sekunden"),
+        ("Updated five minutes ago", "Updated eleven minutes ago"),
+        ("Twelve people are watching this", "Nine people are watching this"),
+        ("Read by 1,203 people", "Read by 1,310 people"),
         ("Today is Friday, 1 May 2026", "Today is Saturday, 2 May 2026"),
     ],
 )
@@ -65,7 +68,8 @@ def test_relative_times_and_counters_are_left_out(before: str, after: str) -> No
         "A room with 2 views of the sea", "Created in 1985", "5 May 2026", "17 members", "4 hits",
         "3 visitas guiadas", "Seite 3 von 5", "Insgesamt 3 Artikel",
         "Museum visitors in 2023: 5,000", "3 people bought tickets", "Order within the EU",
-        "It ends in 2027", "5 items in your basket",
+        "It ends in 2027", "Two people are watching the house", "Written by 3 people",
+        "5 items in your basket",
         "منذ 2010 في المدينة", "阅读 2024年",
     ],
 )  # fmt: skip

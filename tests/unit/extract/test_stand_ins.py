@@ -80,6 +80,13 @@ def test_menus_do_not_make_a_page_long() -> None:
     assert outcome("Page not found", "", f"<nav>{TEXT}</nav><footer>{TEXT}</footer>")
 
 
+def test_links_to_other_items_do_not_make_a_missing_page_long() -> None:
+    items = "<ul>" + "<li><a href=/item/2>Bowl of clay and oak, from a small workshop</a>" * 60
+    assert outcome("Page not found", "", f"<p>We looked everywhere.</p>{items}") == Outcome.GONE
+    described = "<li><a href=/item/2>Bowl</a> of clay and oak, from a small workshop" * 60
+    assert outcome("Page not found", "", described) is None
+
+
 def test_unread_pages_may_be_about_errors_and_logins_but_not_a_check_for_robots() -> None:
     assert outcome("Maintenance", is_known=False) is None
     assert outcome("Page not found", is_known=False) is None

@@ -1,0 +1,124 @@
+"""Random text of pages is no change, and edits around it are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, visits
+from tests.integration.raw_server import RawServer, page
+
+SLOGANS = ["Nothing beats good wood.", "Sit down, stay a while.", "Made to be inherited."]
+STOOL = "The walnut stool is turned by hand and oiled twice in a small workshop by the sea."
+CARE = "Wipe it with a damp cloth, and oil it once a year with the oil that you get with it."
+SHIPPING = "It ships within two days to all of Europe, in a box that is made of old paper."
+PATHS = [f"/item/{n}" for n in range(10)]
+
+
+def article(title: str, *paragraphs: str) -> str:
+    text = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    head = f"<!DOCTYPE html><html><head><title>{title}</title></head>"
+    return f"{head}<body><article><h1>{title}</h1>{text}</article></body></html>"
+
+
+@pytest.fixture
+def server() -> Iterator[RawServer]:
+    with RawServer() as running:
+        yield running
+
+
+@pytest.fixture
+def site(freshet: Freshet, server: RawServer) -> Path:
+    """Define a site of one page."""
+    return freshet.wrapper("shop", start_urls=[f"{server.url}/item/0"], item_pages="/item/")
+
+
+def stool(slogan: str, *, care: str = CARE) -> bytes:
+    return page(article("Stool", STOOL, care, slogan, SHIPPING))
+
+
+def crawl(freshet: Freshet, site: Path, visit: int) -> None:
+    freshet.crawl(site, "-a", "full=1", hours=12 * visit)
+
+
+def found(database: Db) -> list[str]:
+    """Return the outcomes of the visits of items, oldest first."""
+    return [row["outcome"] for row in visits(database, target={"$regex": "/item/"})]
+
+
+def test_random_slogan_stops_to_be_a_change_and_edits_around_it_are_found(
+    freshet: Freshet, database: Db, server: RawServer, site: Path
+) -> None:
+    """The third visit asks twice, because the page changed on both visits after the first.
+
+    The fourth asks twice to confirm that the text is random.
+    """
+    edited = CARE.replace("damp", "dry")
+    server.answers["/item/0"] = [
+        *(stool(SLOGANS[n % 3]) for n in range(8)),
+        stool(SLOGANS[0], care=edited), stool(SLOGANS[2], care=edited),
+        stool(SLOGANS[1], care=edited), stool(SLOGANS[0]),
+    ]  # fmt: skip
+    for visit in range(9):
+        crawl(freshet, site, visit)
+    assert found(database) == [
+        "new", "changed", "changed", "unchanged", "unchanged",
+        "unchanged", "changed", "unchanged", "changed",
+    ]  # fmt: skip
+    fourth = visits(database)[3]
+    assert fourth["reason"] == "differs only in random text"
+    assert server.asked.count("/item/0") == 13
+
+
+def test_text_that_is_the_same_for_both_requests_goes_on_to_be_a_change(
+    freshet: Freshet, database: Db, server: RawServer, site: Path
+) -> None:
+    states = ["In stock", "Sold out", "In stock", "Sold out", "In stock"]
+    for visit, state in enumerate(states):
+        server.answers["/item/0"] = stool(state)
+        crawl(freshet, site, visit)
+    assert found(database) == ["new", "changed", "changed", "changed", "changed"]
+
+
+def test_returning_field_is_a_change_even_if_each_request_shows_another_value(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    keys = {"start_urls": [f"{server.url}/item/0"], "item_pages": "/item/"}
+    site = freshet.wrapper("shop", main_text=True, fields={"price": "b"}, **keys)
+    server.answers["/item/0"] = [
+        page(article("Stool", STOOL, CARE, f"<b>{price}</b>")) for price in "ababb"
+    ]
+    for visit in range(4):
+        crawl(freshet, site, visit)
+    prices = [row["content"]["price"] for row in database.versions.find()]
+    assert set(prices) == {"a", "b"}
+    assert found(database) == ["new", "changed", "changed", "changed"]
+
+
+def test_failed_second_request_leaves_the_change(
+    freshet: Freshet, database: Db, server: RawServer, site: Path
+) -> None:
+    server.answers["/item/0"] = [
+        stool(SLOGANS[0]), stool(SLOGANS[1]), stool(SLOGANS[2]),
+        page("Busy", status="403 Forbidden"), stool(SLOGANS[2]),
+    ]  # fmt: skip
+    for visit in range(4):
+        crawl(freshet, site, visit)
+    assert found(database) == ["new", "changed", "changed", "unchanged"]
+
+
+def test_run_reports_a_passage_that_changes_again_and_again(
+    freshet: Freshet, database: Db, server: RawServer, site: Path
+) -> None:
+    """The tip of the day is the same for both requests, so it counts as a change."""
+    for visit in range(6):
+        server.answers["/item/0"] = stool(f"Tip of the day: {'abcdef'[visit]}.")
+        result = freshet.crawl(site, "-a", "full=1", hours=24 * visit)
+    assert found(database) == ["new", *["changed"] * 5]
+    assert (
+        f"shop: 1 page changed 5 times in a row in the same passage, for example {server.url}"
+        "/item/0: 'Tip of the day: f.'"
+    ) in result.err
+    assert "exclude it with ignore = ['SELECTOR']" in result.err

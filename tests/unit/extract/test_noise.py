@@ -1,0 +1,148 @@
+"""Random text of pages: found by second requests on two visits, and not compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crawler.extract.noise import CHANGE, learned, passage_of, without_noise
+from crawler.items import Noise
+
+BEFORE = "The stool is made of walnut."
+AFTER = "It ships within two days."
+SLOGANS = ["Nothing beats good wood.", "Sit down, stay a while.", "Made to be inherited."]
+
+
+def page(*lines: str, title: str = "Stool", **values: Any) -> dict[str, Any]:
+    return {"title": title, "main_text": "\n".join(lines)} | values
+
+
+def stool(slogan: str, before: str = BEFORE, after: str = AFTER) -> dict[str, Any]:
+    return page(before, slogan, after)
+
+
+def noise_of(first: dict[str, Any], second: dict[str, Any], *fixed: str) -> Noise:
+    """Return the noise after two visits whose requests showed these pages."""
+    return learned(first, second, learned(first, second, Noise("s1"), fixed)[0], fixed)[0]
+
+
+def differs(first: dict[str, Any], second: dict[str, Any], noise: Noise) -> bool:
+    return without_noise(first, noise) != without_noise(second, noise)
+
+
+def test_line_that_two_requests_show_differently_is_not_compared() -> None:
+    noise = noise_of(stool(SLOGANS[0]), stool(SLOGANS[1]))
+    assert not differs(stool(SLOGANS[0]), stool("A slogan that was never seen."), noise)
+
+
+def test_page_that_is_edited_between_two_requests_has_no_random_text() -> None:
+    """The change after it is confirmed, too, and its requests show the same text."""
+    noise, shown = learned(stool(SLOGANS[0]), stool(SLOGANS[1]), Noise("s1"))
+    assert (noise.is_empty, shown) == (True, [])
+    assert noise.score + CHANGE >= noise.wait
+    noise, _ = learned(stool(SLOGANS[2]), stool(SLOGANS[2]), noise)
+    assert differs(stool(SLOGANS[1]), stool(SLOGANS[2]), noise)
+
+
+def test_place_is_found_again_after_the_line_before_it_was_edited() -> None:
+    noise = noise_of(stool(SLOGANS[0]), stool(SLOGANS[1]))
+    edited = [stool(slogan, before="The stool is made of oak.") for slogan in SLOGANS]
+    noise, _ = learned(edited[0], edited[1], noise)
+    assert not differs(edited[1], edited[2], noise)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        stool(SLOGANS[2], before="The stool is made of oak."),
+        stool(SLOGANS[2], after="It is sold out."),
+        page(BEFORE, "A new paragraph.", SLOGANS[2], AFTER),
+        page(BEFORE, SLOGANS[2], AFTER, "A new paragraph."),
+        page(BEFORE, SLOGANS[2], AFTER, title="Walnut stool"),
+        page(BEFORE, SLOGANS[2], AFTER, offers=["49.90 EUR, InStock"]),
+        page(BEFORE, SLOGANS[2], AFTER, details=["Sold out"]),
+        page(BEFORE),
+    ],
+)
+def test_edits_around_random_text_are_found(edited: dict[str, Any]) -> None:
+    noise = noise_of(stool(SLOGANS[0]), stool(SLOGANS[1]))
+    assert differs(stool(SLOGANS[0]), edited, noise)
+
+
+def test_variants_of_an_a_b_test_are_equal_but_a_third_one_is_not() -> None:
+    a, b = page("Packed by hand.", BEFORE, AFTER), page(BEFORE, AFTER, "Questions?", "Write to us.")
+    noise = noise_of(a, b)
+    assert not differs(a, b, noise)
+    assert differs(a, page("Packed by machines.", BEFORE, AFTER), noise)
+
+
+def test_known_headlines_are_equal_but_a_new_one_is_not() -> None:
+    a, b = page(BEFORE, title="Stool"), page(BEFORE, title="Why you need this stool")
+    noise = noise_of(a, b)
+    assert not differs(a, b, noise)
+    assert differs(a, page(BEFORE, title="Walnut stool"), noise)
+
+
+def test_a_value_with_a_selector_is_always_compared() -> None:
+    a, b = page(BEFORE, title="Stool"), page(BEFORE, title="Chair")
+    assert noise_of(a, b, "title").is_empty
+    assert noise_of(stool(SLOGANS[0]), stool(SLOGANS[1]), "main_text").is_empty
+
+
+@pytest.mark.parametrize("prices", [("£12.00", "£14.50"), ("Now 12 EUR.", "Now 14 EUR.")])
+def test_prices_are_always_compared(prices: tuple[str, str]) -> None:
+    assert noise_of(stool(prices[0]), stool(prices[1])).is_empty
+
+
+def test_a_page_that_is_another_one_on_each_request_changes() -> None:
+    a, b = page("One.", "Two.", title="A"), page("Three.", "Four.", title="A")
+    assert noise_of(a, b).is_empty
+
+
+def test_a_post_that_appears_between_two_requests_hides_no_other_post() -> None:
+    live = page("Goal!", BEFORE, AFTER)
+    noise = noise_of(page(BEFORE, AFTER), live)
+    assert differs(live, page("Half-time.", "Goal!", BEFORE, AFTER), noise)
+
+
+def test_known_places_are_limited_and_those_that_are_gone_are_forgotten() -> None:
+    noise = Noise("s1")
+    for n in range(30):
+        lines = [f"Line {i}." for i in range(60)]
+        first, second = lines.copy(), lines.copy()
+        first[2 * n], second[2 * n] = SLOGANS[0], SLOGANS[1]
+        for _ in range(2):
+            noise, _ = learned(page(*first), page(*second), noise)
+        assert len(noise.places) <= 16
+    noise, _ = learned(page("Other.", "Text."), page("Other.", "Text."), noise)
+    assert noise.places == ()
+
+
+def test_text_of_very_many_lines_is_compared_as_it_is() -> None:
+    noise = noise_of(stool(SLOGANS[0]), stool(SLOGANS[1]))
+    long = page(BEFORE, SLOGANS[0], AFTER, *["A line."] * 20_000)
+    assert without_noise(long, noise) is long
+
+
+def test_second_requests_become_rare_if_they_find_nothing() -> None:
+    noise, waits = Noise("s1"), []
+    for _ in range(12):
+        noise, lines = learned(stool(SLOGANS[0]), stool(SLOGANS[0]), noise)
+        assert lines == []
+        waits.append(noise.wait)
+    assert waits == sorted(waits)
+    assert waits[:3] == [5, 8, 13]
+    assert waits[-1] == 96
+
+
+def test_changes_in_one_passage_have_the_same_name() -> None:
+    first = passage_of(stool(SLOGANS[0]), stool(SLOGANS[1]))
+    second = passage_of(stool(SLOGANS[1]), stool(SLOGANS[2]))
+    other = passage_of(stool(SLOGANS[1]), stool(SLOGANS[1], before="Oak."))
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    assert first.name == second.name != other.name
+    assert first.text == SLOGANS[1]
+    assert passage_of(stool(SLOGANS[0]), stool(SLOGANS[0])) is None

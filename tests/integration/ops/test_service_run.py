@@ -139,7 +139,7 @@ def test_slices_end_runs_without_losing_visits(
 ) -> None:
     write(pages, "shop")
     with Service(freshet, wrapper(freshet, pages, "shop", **SLOW), "--slice", "0.01m"):
-        until(lambda: database.visits.count_documents({}) == ITEMS + 1)
+        until(lambda: database.visits.count_documents({}) == ITEMS + 1, seconds=60)
         until(lambda: database.runs.count_documents({"finished": None}) == 0)
     check_request_log(database, pages, "shop")
     assert set(asked(pages).values()) == {1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -210,9 +210,9 @@ def test_damaged_gzip_is_read_as_far_as_possible(compressed: bytes) -> None:
     "before", ["<!--a-->", "<?a?>", "<!-- ", "<!DOCTYPE a>", "<!DOCTYPE a [", " "]
 )
 def test_prolog_is_scanned_quickly(before: str) -> None:
-    started = perf_counter()
+    started = process_time()
     assert sitemap_of((before * 32 + "<html>").encode(), LIMIT) is None
-    assert perf_counter() - started < 1
+    assert process_time() - started < 1
 
 
 def test_comments_and_instructions_before_the_root_are_accepted() -> None:

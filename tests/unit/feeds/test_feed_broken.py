@@ -203,12 +203,12 @@ MAX_SECONDS = 10
 @pytest.mark.soak
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_documents_are_parsed_quickly(document: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     try:
         parsed = reading(document)
     except NoFeed:
         parsed = None
-    assert time.monotonic() - start < MAX_SECONDS
+    assert time.process_time() - start < MAX_SECONDS
     if parsed is not None:
         assert sum(len(str(entry.content)) for entry in parsed.entries) < 8 * len(document)
 

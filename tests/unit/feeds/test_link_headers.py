@@ -64,9 +64,9 @@ def test_number_of_hubs_is_limited() -> None:
 
 @pytest.mark.parametrize("part", ["<a>", '<a>;rel="', "; ", '<a>;x="\\', " " * 9, "<a>;a=b "])
 def test_long_headers_are_parsed_quickly(part: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     hubs_of_headers([part * 100_000] * 100)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @given(st.lists(st.text(alphabet=st.sampled_from('<>;,="\\ ahubrelsf/:\t'), max_size=60)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from math import isqrt
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -48,17 +48,17 @@ def large(seed: int) -> list[str]:
 def test_large_texts_are_compared_quickly_by_lines() -> None:
     same = large(1)
     before, after = "".join(same), "".join([*same[:500], "new line\n", *same[501:]])
-    started = perf_counter()
+    started = process_time()
     size = diff_size(before, after)
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
     assert 0 < size <= len(same[500]) + len("new line\n")
 
 
 def test_large_unrelated_texts_are_compared_quickly() -> None:
     before, after = "".join(large(1)), "".join(large(2))
-    started = perf_counter()
+    started = process_time()
     assert len(before) < diff_size(before, after) <= len(before) + len(after)
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 def test_single_insertion_in_long_line_has_size_1() -> None:
@@ -168,9 +168,9 @@ def slow_contents(kind: str) -> tuple[list[str], list[str]]:
 )  # fmt: skip
 def test_diffs_are_limited_in_time_and_length(kind: str) -> None:
     before, after = slow_contents(kind)
-    started = perf_counter()
+    started = process_time()
     diff = unified(before, after, ("a", "b"))
-    assert perf_counter() - started < 15
+    assert process_time() - started < 15
     assert len(diff) > 3
     assert sum(map(len, diff)) < MAX_CHARACTERS + 1000
 
@@ -180,9 +180,9 @@ def test_repeated_lines_are_compared_quickly() -> None:
     def lines(other: str) -> str:
         return "".join(f"{n // 2 % 50 if n % 2 else other + str(n):>30}\n" for n in range(9_999))
 
-    started = perf_counter()
+    started = process_time()
     assert diff_size(lines("old"), lines("new")) == pytest.approx(2 * 5000 * 31, rel=0.01)
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 def test_matcher_limits_nested_anchors() -> None:

@@ -307,6 +307,7 @@ class Noise:
     lines:   digests of lines, and of titles, that some requests show and others do not
     score:   how often the page changed lately
     wait:    score at which a change is confirmed by a second request
+    requests: number of second requests
     passage: digest of the lines around the last change
     repeats: number of changes in a row in this passage
     suspected: digests of places and lines that differed between the requests of one visit
@@ -317,6 +318,7 @@ class Noise:
     lines: tuple[str, ...] = ()
     score: int = 0
     wait: int = 3
+    requests: int = 0
     passage: str = ""
     repeats: int = 0
     suspected: tuple[str, ...] = ()
@@ -325,6 +327,11 @@ class Noise:
     def is_empty(self) -> bool:
         """Return whether all text of the page is compared."""
         return not (self.places or self.lines)
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Return whether any second request has shown other text."""
+        return bool(self.places or self.lines or self.suspected)
 
 
 @dataclass(slots=True)

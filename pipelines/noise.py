@@ -12,6 +12,8 @@ from scrapy.utils.asyncgen import as_async_generator
 from crawler.extract.noise import (
     RANDOM,
     after_visit,
+    in_vain,
+    is_chosen,
     is_long,
     learned,
     passage_of,
@@ -20,6 +22,7 @@ from crawler.extract.noise import (
 from crawler.fetch.downloader import UNCONDITIONAL
 from crawler.frontier.session import Session
 from crawler.items import CONFIRMS, SEEN, Fetched, Kind, Noise, Visit
+from crawler.storage import targets
 from crawler.storage.client import Document
 from crawler.utils.text import count
 from pipelines.content import comparable, content_hash, digest, fill
@@ -37,12 +40,14 @@ class NoiseDetector:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        # Pages of the site that were requested twice, and those of them that showed other text.
+        self._twice: list[int] | None = None
         # By number of changes in a row: the pages, and an example.
         self._repeats: Counter[int] = Counter()
         self._repeated: dict[int, str] = {}
 
     async def confirm(self, visit: Visit) -> None:
-        """Set `noise` of a visit; a page that changes often is requested a second time.
+        """Set `noise` of a visit; a page that changes often may be requested a second time.
 
         The content hash of the visit is that without the random text.
         """
@@ -61,10 +66,23 @@ class NoiseDetector:
         visit.noise = after_visit(noise, changed=True)
         first = comparable(fetched.content or {})
         is_due = visit.noise.score >= noise.wait or len(places_in(first, noise)) < len(noise.places)
-        if not is_due or (second := await self._second(fetched)) is None:
+        if not is_due:
+            return
+        if self._twice is None:
+            db, spider = self._session.db, self._session.spider
+            stored = await targets.requested_twice(db, spider, scheme)
+            # Another page may have set it meanwhile.
+            self._twice = self._twice or [*stored]
+        if not is_chosen(target.key, noise, *self._twice):
+            visit.noise = in_vain(noise)
+            return
+        # Counted now, because other pages are processed until the response arrives.
+        self._twice[0] += not noise.requests
+        if (second := await self._second(fetched)) is None:
             return
         fixed = tuple(self._session.wrapper.fields)
         visit.noise, lines = learned(first, comparable(second.content or {}), noise, fixed)
+        self._twice[1] += visit.noise.is_suspicious and not noise.is_suspicious
         if lines:
             logger.info(
                 "%s: not compared, because it differs between two requests in a row: %r",

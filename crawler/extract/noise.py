@@ -31,6 +31,8 @@ MAX_SHARE = 0.95
 # next one rarer.
 CHANGE = 2
 MAX_WAIT = 96
+# Second requests are for all pages of a site until some have been in vain, and then for a share.
+FEW_PAGES, MIN_SHARE_OF_PAGES = 5, 0.05
 # Pairs of lines that a comparison may take, in about 10 ms.
 PAIRS = 4_000_000
 # The reason why other content is not a change of its page.
@@ -43,6 +45,28 @@ def after_visit(noise: Noise, *, changed: bool) -> Noise:
     """Return the noise of a page after a visit without a second request."""
     score = noise.score + CHANGE if changed else noise.score - 1
     return replace(noise, score=min(max(0, score), MAX_WAIT))
+
+
+def in_vain(noise: Noise) -> Noise:
+    """Return the noise of a page after a second request that showed the same text."""
+    return replace(noise, score=0, wait=_longer(noise.wait))
+
+
+def is_chosen(key: str, noise: Noise, pages: int, random: int) -> bool:
+    """Return whether to request a page a second time whose turn it is.
+
+    On a site where no page has random text, second requests cost much and find nothing. A few go
+    on, because random text may be added to the site.
+
+    key:    of the target
+    pages:  number of pages of the site that were requested twice
+    random: how many of them showed other text
+    """
+    if noise.is_suspicious:
+        return True
+    share = FEW_PAGES * (1 + random) / (FEW_PAGES + pages - random)
+    place = int(_digest(f"{key} {noise.wait}"), 16) / 2**64
+    return place < max(share, MIN_SHARE_OF_PAGES)
 
 
 def is_long(content: Mapping[str, Any]) -> bool:
@@ -117,11 +141,11 @@ def learned(
             lines += digests
             shown += titles
     is_suspicious = shown or suspected or noise.suspected
-    wait = min(MAX_WAIT, noise.wait + 1 if is_suspicious else noise.wait * 3 // 2 + 1)
+    wait = min(MAX_WAIT, noise.wait + 1) if is_suspicious else _longer(noise.wait)
     found = replace(
         noise, places=_newest(places, MAX_PLACES), lines=_newest(lines, MAX_LINES),
         suspected=_newest([*noise.suspected, *suspected], MAX_LINES), wait=wait,
-        score=max(0, wait - CHANGE) if suspected else 0,
+        score=max(0, wait - CHANGE) if suspected else 0, requests=noise.requests + 1,
     )  # fmt: skip
     return found, shown
 
@@ -143,6 +167,10 @@ def _differences(
         is_priced = any(map(PRICE.search, (*old[i:j], *new[k:n])))
         if max(j - i, n - k) <= MAX_PLACE_LINES and not is_priced:
             yield i, j, k, n, old, new
+
+
+def _longer(wait: int) -> int:
+    return min(MAX_WAIT, wait * 3 // 2 + 1)
 
 
 def _key(place: Place) -> str:

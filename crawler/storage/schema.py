@@ -99,6 +99,8 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("gone", "spider", "url", partialFilterExpression={"gone": True}),
         _index("spider", "url", partialFilterExpression={"muted_at": _EXISTS}),
         _index("spider", "broken.how", "url", partialFilterExpression={"broken": _EXISTS}),
+        # Pages that were requested twice.
+        _index("spider", "noise.scheme", partialFilterExpression={"noise.requests": {"$gt": 0}}),
     ],
     "visits": [
         _index("target", "at"),

@@ -54,6 +54,8 @@ ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists
 BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING), ("url", ASCENDING)]
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
+# Maximum number of pages that `requested_twice` reads.
+MAX_TWICE = 1000
 # Maximum per target; older ones are dropped.
 MAX_CATEGORIES, MAX_ALIASES = 100, 100
 # Fields that a visit does not need.
@@ -490,6 +492,19 @@ async def of_key(db: Database, key: str) -> Target | None:
 async def count_due(db: Database, spider: str, until: datetime) -> int:
     """Return the number of due targets of a spider."""
     return await db.targets.count_documents({"spider": spider, "next_visit": {"$lte": until}})
+
+
+async def requested_twice(db: Database, spider: str, scheme: str) -> tuple[int, int]:
+    """Return how many pages were requested twice, and how many of them showed other text.
+
+    They are counted up to MAX_TWICE pages. scheme: selector digest that read the pages
+    """
+    of_scheme: Document = {
+        "spider": spider, "noise.scheme": scheme, "noise.requests": {"$gt": 0},
+    }  # fmt: skip
+    cursor = db.targets.find(of_scheme, {"_id": 0, "noise": 1}).limit(MAX_TWICE)
+    found = [noise_of(row["noise"]) async for row in cursor]
+    return len(found), sum(each is not None and each.is_suspicious for each in found)
 
 
 async def lists_are_due(db: Database, spider: str, until: datetime) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,31 @@ def test_returning_field_is_a_change_even_if_each_request_shows_another_value(
     prices = [row["content"]["price"] for row in database.versions.find()]
     assert set(prices) == {"a", "b"}
     assert found(database) == ["new", "changed", "changed", "changed"]
+
+
+def test_few_pages_are_requested_twice_if_none_has_random_text(
+    freshet: Freshet, database: Db, server: RawServer
+) -> None:
+    """Each page changes on each visit, so all 30 have their turn on visits 2 and 5.
+
+    On visit 5, the number of pages that were requested twice comes from the database.
+    """
+    paths = [f"/item/{n}" for n in range(30)]
+    links = "".join(f'<a href="{path}">{path}</a>' for path in paths)
+    server.answers["/list"] = page(f"<html><body>{links}</body></html>")
+    site = freshet.wrapper("shop", start_urls=[f"{server.url}/list"], item_pages="/item/")
+    more = []
+    for visit in range(6):
+        for path in paths:
+            dish = f"The dish of the day is {'abcdef'[visit] * 3}."
+            server.answers[path] = page(article(path, STOOL, CARE, dish))
+        server.asked.clear()
+        crawl(freshet, site, visit)
+        more.append(sum("/item/" in path for path in server.asked) - len(paths))
+    assert Counter(found(database)) == {"new": 30, "changed": 150}
+    assert [n for n in more if n] == [more[2], more[5]]
+    assert 5 <= more[2] <= 25
+    assert 1 <= more[5] <= 20
 
 
 def test_failed_second_request_leaves_the_change(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crawler.extract.noise import CHANGE, learned, passage_of, without_noise
+from crawler.extract.noise import CHANGE, is_chosen, learned, passage_of, without_noise
 from crawler.items import Noise
 
 BEFORE = "The stool is made of walnut."
@@ -146,3 +146,21 @@ def test_changes_in_one_passage_have_the_same_name() -> None:
     assert first.name == second.name != other.name
     assert first.text == SLOGANS[1]
     assert passage_of(stool(SLOGANS[0]), stool(SLOGANS[0])) is None
+
+
+@pytest.mark.parametrize(
+    ("pages", "random", "share"),
+    [(5, 0, 0.5), (20, 0, 0.2), (1000, 0, 0.05), (20, 20, 1), (60, 10, 1), (100, 2, 0.15)],
+)
+def test_share_of_pages_that_are_requested_twice(pages: int, random: int, share: float) -> None:
+    """All of them while few are known, and on sites with random text."""
+    keys = [f"shop https://shop.example/{n}" for n in range(2000)]
+    chosen = sum(is_chosen(key, Noise("s1"), pages, random) for key in keys)
+    assert chosen / len(keys) == pytest.approx(share, abs=0.03)
+    assert all(is_chosen(key, Noise("s1"), 4, 4) for key in keys)
+
+
+def test_page_with_text_that_may_be_random_is_always_requested_twice() -> None:
+    noise, _ = learned(stool(SLOGANS[0]), stool(SLOGANS[1]), Noise("s1"))
+    keys = [f"shop https://shop.example/{n}" for n in range(200)]
+    assert all(is_chosen(key, noise, 1000, 0) for key in keys)

@@ -225,8 +225,8 @@ class ActionsCommand(FreshetCommand):
             args = [self.default_action, *args]
         if not args or args[0] not in self.actions:
             problem = f"unknown action {args[0]!r}" if args else "ACTION is missing"
-            available = ", ".join(self.actions)
-            raise usage_error(f"{problem}. Available: {available}")
+            names = list(self.actions)
+            raise usage_error(problem + suggestion_or_all(args[0] if args else "", names))
         self.parser_of(args[0]).parse_intermixed_args(args[1:], opts)
         super().run(args[:1], opts)
 

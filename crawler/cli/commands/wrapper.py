@@ -11,9 +11,9 @@ from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.spiderloader import get_spider_loader
 
 from crawler.cli.base import FreshetCommand, print_json, spider_arguments, usage_error
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, suggestion_or_all
 from crawler.utils.terminal import stdout
-from crawler.utils.text import count
+from crawler.utils.text import count, is_price, price
 from crawler.utils.urls import Shape, is_http, shapes
 
 if TYPE_CHECKING:
@@ -121,10 +121,8 @@ class Command(FreshetCommand):
         try:
             spider = loader.load(name)
         except KeyError:
-            names = ", ".join(sorted(loader.list()))
-            raise ConfigError(
-                f"no file or spider with this name: {name!r}. Available spiders: {names}"
-            ) from None
+            ending = suggestion_or_all(name, sorted(loader.list()), "Available spiders")
+            raise ConfigError(f"no file or spider with this name: {name!r}{ending}") from None
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name}: this spider has no site definition")
         return spider, given
@@ -218,6 +216,9 @@ def _show_content(console: Console, wrapper: Wrapper, page: Page) -> None:
             selector = f" (selector {field.selector})" if field else ""
             console.print(f"  {name}: nothing found{selector}", style="yellow")
         else:
-            shown = value.isoformat() if isinstance(value, datetime) else repr(value)
+            if isinstance(value, datetime):
+                shown = value.isoformat()
+            else:
+                shown = price(value) if is_price(value) else repr(value)
             is_cut = len(shown) > SHOWN_CHARACTERS
             console.print(f"  {name} = {shown[:SHOWN_CHARACTERS]}{'…' if is_cut else ''}")

@@ -288,7 +288,7 @@ def test_site_definition_chooses_compared_fields(freshet: Freshet, shop: Shop) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("lst",), "unknown action 'lst'. Available: list, explain, check, kept, rebuild"),
+        (("lst",), "unknown action 'lst'. Did you mean list?"),
         (("--clustr", "x"), "unknown option --clustr. Did you mean --cluster?"),
         (("--limit", "0"), "argument --limit: '0' is not a positive integer such as 100"),
         (("explain", "https://a.example/"), "the following arguments are required: URL_B"),

@@ -103,6 +103,23 @@ def test_a_field_that_the_only_item_page_lacks_is_shown_once(
     assert "no problems found" not in shown
 
 
+def test_prices_are_shown_as_people_write_them(freshet: Freshet, pages: Pages) -> None:
+    pages.file("/item/1.html", "<h1>Lamp</h1><b>€ 1.234,5</b>")
+    site = freshet.wrapper(
+        "shop",
+        start_urls=[f"{pages.url}/item/1.html"],
+        item_pages="/item/",
+        fields={"price": {"css": "b", "type": "price"}},
+    )
+    assert "  price = €1,234.50\n" in text(freshet, site, f"{pages.url}/item/1.html")
+
+
+def test_a_misspelled_spider_is_suggested(freshet: Freshet) -> None:
+    done = freshet("wrapper", "check", "quores")
+    assert done.code == 1
+    assert "no file or spider with this name: 'quores'. Did you mean quotes?" in done.err
+
+
 def test_list_page_without_matching_links_is_a_problem(
     freshet: Freshet, pages: Pages, wrapper: Path
 ) -> None:

@@ -534,7 +534,7 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
     ("args", "complaint"),
     [
         ((), "ACTION is missing. Available: import, add, export, list, remove, push"),
-        (("lst",), "unknown action 'lst'. Available: import, add, export, list, remove, push"),
+        (("lst",), "unknown action 'lst'. Did you mean list?"),
         (("import",), "the following arguments are required: FILE|-"),
         (("import", "a", "b"), "unrecognized arguments: b"),
         (("add", "--no-fetch"), "the following arguments are required: URL"),

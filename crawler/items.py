@@ -308,8 +308,7 @@ class Noise:
     score:   how often the page changed lately
     wait:    score at which a change is confirmed by a second request
     requests: number of second requests
-    passage: digest of the lines around the last change
-    repeats: number of changes in a row in this passage
+    passage: digest of the lines around the last change; repeats: changes in a row there
     suspected: digests of places and lines that differed between the requests of one visit
     """
 

@@ -14,7 +14,7 @@ from crawler.items import Outcome
 from crawler.storage import change_events, visits
 from crawler.storage.client import Database, Document
 from crawler.utils.terminal import printable
-from crawler.utils.text import count
+from crawler.utils.text import count, is_price, price
 
 # Characters.
 MAX_SUMMARY = 160
@@ -144,6 +144,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, list):
         return count(len(value), "value") if value else ""
+    if is_price(value):
+        return price(value)
     if isinstance(value, dict):
         return " ".join(filter(None, map(_text, value.values())))
     return " ".join(str(value).split())

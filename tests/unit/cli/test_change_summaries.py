@@ -25,6 +25,11 @@ LONG = "word " * 30
         ({"links": ["a", "b"]}, {"links": ["b", "c", "d"]}, "links: +2 -1"),
         ({"links": ["a", "b"]}, {"links": ["b", "a"]}, "links: reordered"),
         ({"p": {"amount": 3}}, {"p": {"amount": 4}}, "p: 3 -> 4"),
+        (
+            {"price": {"amount": 69.6, "currency": "£"}},
+            {"price": {"amount": 1250, "currency": "£"}},
+            "price: £69.60 -> £1,250",
+        ),
         ({"a": 1}, None, "7 characters differ"),
         (
             dict.fromkeys("abcdefg", 1), dict.fromkeys("abcdefg", 2),

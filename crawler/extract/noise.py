@@ -48,7 +48,10 @@ def after_visit(noise: Noise, *, changed: bool) -> Noise:
 
 
 def in_vain(noise: Noise) -> Noise:
-    """Return the noise of a page after a second request that showed the same text."""
+    """Return the noise of a page after a second request that showed the same text.
+
+    Or after one that was left out, because those for other pages of the site showed the same text.
+    """
     return replace(noise, score=0, wait=_longer(noise.wait))
 
 

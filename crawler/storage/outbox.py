@@ -306,9 +306,11 @@ async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]
 async def _begin_bundle(db: Database, query: Document, limit: int, now: datetime) -> str | None:
     """Store the id of a new bundle in the oldest messages of a query; None if there are none."""
     free: Document = query | {"bundle": {"$exists": False}}
-    ids = await _oldest(db, free, limit)
-    if not ids:
+    if (first := await db.outbox.find_one(free, {"accepted": 1}, sort=ORDER)) is None:
         return None
+    # A retry of dead letters leaves out the receivers that have them, but not for other messages.
+    free["accepted"] = first.get("accepted")
+    ids = await _oldest(db, free, limit)
     key = ids[0] if len(ids) == 1 else message_id(*ids)
     fixed: Document = {
         "$set": {"bundle": key, "due": now, "attempts": 0},

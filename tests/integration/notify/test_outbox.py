@@ -90,6 +90,32 @@ def test_receivers_that_have_a_message_are_stored_for_the_next_attempt(
     assert (message["state"], "accepted" in message) == ("delivered", False)
 
 
+def test_receivers_that_have_a_retried_message_get_the_messages_after_it(
+    stored: tuple[Db, str],
+) -> None:
+    database, uri = stored
+    seen: list[tuple[int, tuple[str, ...]]] = []
+
+    class Team(Outlet):
+        async def send(self, bundle: Bundle) -> Failure | None:
+            seen.append((bundle.size, bundle.accepted))
+            return Failure("two failed", accepted=("one",)) if len(seen) == 1 else None
+
+    async def work(db: Database) -> None:
+        team = Team("phone", pauses=(), grouping=Grouping.DIGEST)
+        await db.visits.insert_many([visit(1, 0), visit(2, 1)])
+        await expand_all(db, rule_set("phone"))
+        await deliver(db, team)
+        assert await outbox.retry(db, LATER) == 2
+        await db.visits.insert_one(visit(3, 2))
+        await expand_all(db, rule_set("phone"))
+        await deliver(db, team)
+
+    in_database(uri, work)
+    assert seen == [(2, ()), (2, ("one",)), (1, ())]
+    assert database.outbox.count_documents({"state": "delivered"}) == 3
+
+
 def test_several_processes_expand_concurrently(stored: tuple[Db, str]) -> None:
     database, uri = stored
     database.visits.insert_many([visit(page, page) for page in range(100)])

@@ -156,7 +156,12 @@ async def river(
     last = after
     for _ in range(SCANNED // BATCH):
         page = await read_page(db.posts, query, NEWEST_FIRST, BATCH, last, dict.fromkeys(FIELDS, 1))
-        kept = [post for post in page.rows if reading is None or not reading.has_read(post)]
+        # The query also finds the posts of a feed with the same URL that another spider reads.
+        kept = [
+            post
+            for post in page.rows
+            if view.has(post) and (reading is None or not reading.has_read(post))
+        ]
         of = {post["_id"]: post["duplicate_of"] for post in kept if "duplicate_of" in post}
         originals = {"_id": {"$in": list(set(of.values()))}}
         cursor = db.posts.find(originals, {"spider": 1, "feed": 1})
@@ -249,7 +254,7 @@ async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
         return not reading.has_read(post)
     update = _update(reading, feed_of(post), state.until, removed={post["_id"]})
     await write_all(db.reading, [update])
-    return True
+    return bool(post["first_seen"] > max(state.until, reading.until))
 
 
 async def mark_all_read(db: Database, reading: Reading, view: View, until: datetime) -> None:

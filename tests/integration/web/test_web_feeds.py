@@ -138,6 +138,30 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
     assert len(titles(local.get("/feeds?all=true").text)) == 3
 
 
+def test_a_folder_has_no_posts_of_a_feed_with_the_same_url_elsewhere(
+    local: Browser, database: Db
+) -> None:
+    # Two spiders may read the same feed.
+    for key in (FEED, "news https://b.example/feed"):
+        put_feed(database, key, "News")
+        put_post(database, key, "in")
+    for key in (OTHER, "news https://a.example/feed"):
+        put_feed(database, key, "Sport")
+        put_post(database, key, "out")
+    posts = local.get("/api/v1/feeds/posts?folder=News").json()["posts"]
+    assert {post["feed"] for post in posts} == {FEED, "news https://b.example/feed"}
+
+
+def test_post_before_the_time_of_all_feeds_stays_read(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    key = put_post(database, FEED, "one")
+    local.request("POST", "/api/v1/feeds/read", json={"post": key, "read": True})
+    local.request("POST", "/api/v1/feeds/read-all", json={"until": NOW.isoformat()})
+    again = local.request("POST", "/api/v1/feeds/read", json={"post": key, "read": False}).json()
+    assert again["read"] is True
+    assert local.get(f"/api/v1/feeds/post?id={quote(key)}").json()["read"] is True
+
+
 def test_reader_state_is_bounded(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:

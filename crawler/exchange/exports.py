@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import os
+import zlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -323,7 +324,7 @@ class Export:
                     ):
                         if only is None or row["_id"] in only:
                             yield row
-                except (ValueError, TypeError, LookupError, EOFError, StopIteration):
+                except (ValueError, TypeError, LookupError, EOFError, zlib.error):
                     raise ConfigError(
                         f"{self.destination.name}/{path}: damaged. Delete it to write it again"
                     ) from None

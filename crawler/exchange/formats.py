@@ -70,7 +70,8 @@ def documents_in(
 ) -> Iterator[Document]:
     """Yield the documents of a log that an exported file has, in the order of the file.
 
-    Their values are those of the columns. Raises ValueError or OSError if the file is damaged.
+    Their values are those of the columns. Raises ValueError, TypeError, LookupError,
+    EOFError, zlib.error or OSError if the file is damaged.
     """
     if file_format is Format.PARQUET:
         from pyarrow.parquet import ParquetFile
@@ -87,10 +88,14 @@ def documents_in(
             for line in lines:
                 yield document_of(table, json.loads(line))
             return
-        records = _records(lines)
-        names = cast(list[str], next(records))
-        for record in records:
-            yield document_of(table, dict(zip(names, record, strict=True)))
+        names: list[str] | None = None
+        for record in _records(lines):
+            if names is None:
+                names = cast(list[str], record)
+            else:
+                yield document_of(table, dict(zip(names, record, strict=True)))
+        if names is None:
+            raise ValueError("no header")
 
 
 def _records(lines: Iterable[str]) -> Iterator[list[str | None]]:

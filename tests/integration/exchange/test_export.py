@@ -150,19 +150,27 @@ def test_rows_pruned_since_the_last_export_stay(
     assert digests(tmp_path / "whole") == after, "as if nothing had been pruned"
 
 
+@pytest.mark.parametrize(
+    ("kept", "filling", "options"),
+    [(0, b"{", ("jsonl",)), (0, b"\0", ("csv",)), (20, b"\0", ("jsonl", "--gzip"))],
+    ids=str,
+)
 def test_damaged_file_with_pruned_rows_is_reported(
-    freshet: Freshet, crawled: Db, tmp_path: Path
-) -> None:
+    freshet: Freshet, crawled: Db, tmp_path: Path,
+    kept: int, filling: bytes, options: tuple[str, ...],
+) -> None:  # fmt: skip
+    words = ("export", "versions", tmp_path, "--format", *options)
     crawled.versions.insert_many([version("k1", ago(1, 3)), version("k2", ago(1, 4))])
-    exported(freshet, "versions", tmp_path, "--format", "jsonl")
-    (path,) = tmp_path.rglob(f"day={ago(1):%Y-%m-%d}/*.jsonl")
-    path.write_bytes(b"{" * path.stat().st_size)
+    exported(freshet, "versions", tmp_path, *words[3:])
+    (path,) = tmp_path.rglob(f"day={ago(1):%Y-%m-%d}/part-*")
+    content = path.read_bytes()
+    path.write_bytes(content[:kept] + filling * (len(content) - kept))
     crawled.versions.delete_one({"content_hash": "k1"})
-    done = run(freshet, "export", "versions", tmp_path, "--format", "jsonl")
+    done = run(freshet, *words)
     assert done.complaint.endswith(f"{path}: damaged. Delete it to write it again")
     assert not list(tmp_path.rglob("*.draft"))
     path.unlink()
-    assert exported(freshet, "versions", tmp_path, "--format", "jsonl")["rows"] == 1
+    assert exported(freshet, "versions", tmp_path, *words[3:])["rows"] == 1
 
 
 def test_since_rewrites_days_with_remaining_rows(

@@ -17,9 +17,9 @@ from crawler.cli.base import Action, confirm, option, print_json, with_database
 from crawler.cli.options import add_yes
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Role, Scope, Token, TokenRow
+from crawler.storage import users
 from crawler.storage.client import Database
+from crawler.storage.users import Role, Scope, Token, TokenRow
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
 

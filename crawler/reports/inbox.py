@@ -34,12 +34,11 @@ from crawler.reports.net_changes import (
     net_changes,
     similar_edits,
 )
-from crawler.storage import change_events
-from crawler.storage.accounts import readers
-from crawler.storage.accounts.readers import Reader, Span
+from crawler.storage import change_events, readers
 from crawler.storage.change_events import FIRST_ID
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key
+from crawler.storage.readers import Reader, Span
 from crawler.utils.regex import Pattern, compiled
 
 # Limits of a window: events, compared pages, and bytes of compared contents.

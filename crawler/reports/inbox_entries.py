@@ -24,8 +24,8 @@ from crawler.reports.net_changes import (
     text_of,
 )
 from crawler.storage import change_events, visits
-from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
+from crawler.storage.readers import Reader
 from crawler.utils.diff import Matcher
 from crawler.utils.urls import common_start
 

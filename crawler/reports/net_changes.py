@@ -33,10 +33,10 @@ import numpy.typing as npt
 from crawler.dedup.posts import normal_text
 from crawler.items import Outcome
 from crawler.storage import change_events
-from crawler.storage.accounts.readers import Reader
 from crawler.storage.change_events import NEVER_SEEN, PageState
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key
+from crawler.storage.readers import Reader
 from crawler.utils.text import MAX_CHARACTERS
 
 ChangeKind = Literal["new", "changed", "gone", "back"]

@@ -15,9 +15,9 @@ from datetime import datetime
 from bson import ObjectId
 
 from crawler.items import Outcome
-from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
+from crawler.storage.readers import Reader
 from crawler.utils.time import EPOCH
 
 # Lower than all ids: sorted newest first, no event at the same time comes after it.

@@ -32,7 +32,7 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.reports.net_changes import Windows
 from crawler.reports.site_history import ChangeCounts, VisitCounts
-from crawler.storage.accounts import users
+from crawler.storage import users
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.dashboards.build import kept_current

@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope as ASGIScope
 
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Role, Scope
+from crawler.storage import users
+from crawler.storage.users import Role, Scope
 from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
 

@@ -40,12 +40,12 @@ class Command(ActionsCommand):
     documents: ClassVar = {
         "scrapy web run --json": Serving,
         "scrapy web user add NAME --json": "crawler.cli.web_accounts.UserRole",
-        "scrapy web user list --json": "list[crawler.storage.accounts.users.UserRow]",
+        "scrapy web user list --json": "list[crawler.storage.users.UserRow]",
         "scrapy web user role NAME ROLE --json": "crawler.cli.web_accounts.UserRole",
         "scrapy web user passwd NAME --json": "crawler.cli.web_accounts.ChangedUser",
         "scrapy web user remove NAME --json": "crawler.cli.web_accounts.ChangedUser",
         "scrapy web token add NAME --json": "crawler.cli.web_accounts.NewToken",
-        "scrapy web token list --json": "list[crawler.storage.accounts.users.TokenRow]",
+        "scrapy web token list --json": "list[crawler.storage.users.TokenRow]",
         "scrapy web token revoke ID --json": "crawler.cli.web_accounts.RevokedToken",
     }
 
@@ -166,7 +166,7 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
 async def _require_users(config: Config, options: WebOptions) -> None:
     """Raise ConfigError if the app would be open to other machines without any user."""
     from crawler.fetch.guard import is_loopback
-    from crawler.storage.accounts import users
+    from crawler.storage import users
     from crawler.storage.client import opened
 
     async with opened(config) as db:

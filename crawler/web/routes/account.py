@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Role, TokenRow, UserRow
+from crawler.storage import users
 from crawler.storage.client import Store
+from crawler.storage.users import Role, TokenRow, UserRow
 from crawler.web import passwords
 from crawler.web.auth import (
     LOCAL,

@@ -31,11 +31,10 @@ from crawler.reports.inbox import (
 )
 from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_change
 from crawler.reports.net_changes import MAX_COUNTED, Windows
-from crawler.storage import targets
-from crawler.storage.accounts import readers, users
-from crawler.storage.accounts.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
+from crawler.storage import readers, targets, users
 from crawler.storage.client import Store
 from crawler.storage.paging import Key
+from crawler.storage.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, Time, cursor_of
 from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect, redirect_to

@@ -14,8 +14,7 @@ from crawler.items import Kind
 from crawler.reports import sites as reports
 from crawler.reports.site_history import SiteVisit, VisitFilter, site_visits
 from crawler.reports.sites import SiteMarks
-from crawler.storage import sites
-from crawler.storage.accounts import readers
+from crawler.storage import readers, sites
 from crawler.storage.client import Store
 from crawler.storage.site_queries import Sorting, TargetFilter, TargetStatus, page_of_targets
 from crawler.storage.sites import Site

@@ -19,13 +19,12 @@ from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
 from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
-from crawler.storage import outbox
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Role, Scope
+from crawler.storage import outbox, users
 from crawler.storage.alarms import Silence, record_silences
 from crawler.storage.client import Database
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.runs import DeadLetter, add_dead_letter
+from crawler.storage.users import Role, Scope
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text
 from tests.integration.databases import read_cells

@@ -14,7 +14,7 @@ import httpx
 from fastapi import FastAPI
 
 from crawler.config import Config
-from crawler.storage.accounts.users import Role
+from crawler.storage.users import Role
 from crawler.web import passwords
 from crawler.web.app import close, create_app
 from crawler.web.options import WebOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.storage.accounts.users import Role
+from crawler.storage.users import Role
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db
 from tests.integration.web.browser import OPEN, Browser, Browsers, browsers_of, put_user

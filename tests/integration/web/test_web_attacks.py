@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import httpx
 
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Role
+from crawler.storage import users
 from crawler.storage.client import opened
+from crawler.storage.users import Role
 from crawler.web import passwords
 from crawler.web.middleware import SAFE_METHODS
 from crawler.web.options import WebOptions

@@ -269,7 +269,7 @@ def test_stored_content_is_shown_as_text(stored: tuple[Db, str]) -> None:
 
 
 def test_viewers_see_the_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
-    from crawler.storage.accounts.users import Role
+    from crawler.storage.users import Role
 
     db, uri = stored
     put_two_sites(db, uri)

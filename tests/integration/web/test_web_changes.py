@@ -20,11 +20,10 @@ from crawler.reports import inbox
 from crawler.reports.inbox import Filters, read_inbox
 from crawler.reports.inbox_entries import field_change
 from crawler.reports.net_changes import difference_of, similar_edits
-from crawler.storage import change_events
-from crawler.storage.accounts import users
-from crawler.storage.accounts.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader
-from crawler.storage.accounts.users import Scope
+from crawler.storage import change_events, users
 from crawler.storage.client import opened
+from crawler.storage.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader
+from crawler.storage.users import Scope
 from crawler.utils.diff import Matcher
 from tests.integration.harness import Db
 from tests.integration.web.browser import Browser, Browsers

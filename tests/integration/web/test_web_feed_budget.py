@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from crawler.planning.budget_curve import FeedResults, verdict_of_feed
-from crawler.storage.accounts.users import Role
+from crawler.storage.users import Role
 from tests.integration.harness import Db, Row
 from tests.integration.known_feeds import feed, some_feeds
 from tests.integration.known_pages import page, put

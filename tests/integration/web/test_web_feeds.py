@@ -10,8 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from crawler.reports.feeds import AddReport
-from crawler.storage import feed_reader
-from crawler.storage.accounts import users
+from crawler.storage import feed_reader, users
 from crawler.storage.client import Database
 from crawler.storage.feed_reader import NEWEST_FIRST
 from crawler.utils.time import NEVER

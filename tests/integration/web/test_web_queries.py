@@ -13,8 +13,7 @@ import pytest
 
 from crawler.reports.feeds import feeds_page
 from crawler.reports.site_history import ChangeCounts, HourVisits, VisitCounts
-from crawler.storage import change_events, site_queries
-from crawler.storage.accounts import users
+from crawler.storage import change_events, site_queries, users
 from crawler.storage.paging import Key, Order, read_page
 from crawler.storage.sites import Site
 from crawler.utils.time import NEVER

@@ -12,9 +12,9 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 
 from crawler.config import Config
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Scope
+from crawler.storage import users
 from crawler.storage.client import opened
+from crawler.storage.users import Scope
 from crawler.web import passwords
 from crawler.web.auth import guard, local_path
 from crawler.web.dependencies import StoreDep

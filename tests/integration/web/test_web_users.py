@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import users
-from crawler.storage.accounts.users import Scope
+from crawler.storage import users
 from crawler.storage.client import opened
+from crawler.storage.users import Scope
 from crawler.web import passwords
 from tests.integration.harness import Db
 from tests.integration.web.browser import OPEN, PASSWORD, Browser, Browsers, browsers_of, put_user

@@ -18,8 +18,8 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.posts import id_of
 from crawler.errors import Busy, ConfigError
-from crawler.storage.accounts.users import ID_BYTES, digest
 from crawler.storage.client import Database, Document
+from crawler.storage.users import ID_BYTES, digest
 from crawler.utils.regex import compiled
 
 # Maximum number of entries in the document of a reader, which has about 150 kB at most.

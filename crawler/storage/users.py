@@ -1,8 +1,9 @@
 """`users` of the web app, their `sessions` and `api_tokens`, and `audit`: who changed what, when.
 
 A browser signs in and keeps the random id of its session in a cookie. A program sends its token
-with each request to the JSON API. Both are stored as hashes. The audit list has the writes through
-the web app, its API and `scrapy web`.
+with each request to the JSON API. Passwords, session ids and tokens are stored as hashes only, so
+nobody can sign in with a copy of the database. The audit list has the writes through the web app,
+its API and `scrapy web`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from crawler.fetch.guard import is_loopback
 from crawler.utils.urls import is_http
 from crawler.web.dashboards.sources import Places
 
-LOCAL = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 PORT, MAX_PORT = 8787, 65_535
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)+", re.ASCII)
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{1,5})", re.ASCII)
@@ -46,14 +46,14 @@ def address_of(text: str, source: str) -> Address:
     match = _ADDRESS.fullmatch(text.strip())
     if not match or int(match["port"]) > MAX_PORT:
         raise ConfigError(f"{source}: {text!r} is not [HOST:]PORT. Examples: 9464, 0.0.0.0:9464")
-    return Address(ip_of(match["host"] or LOCAL, source), int(match["port"]))
+    return Address(ip_of(match["host"] or LOOPBACK, source), int(match["port"]))
 
 
 def ip_of(text: str, source: str) -> str:
     """Return an IP address of this machine. Raises ConfigError, which names `source`."""
     host = text.strip("[]")
     if host == "localhost":
-        return LOCAL
+        return LOOPBACK
     try:
         ip_address(host)
     except ValueError:
@@ -103,7 +103,7 @@ class WebOptions:
     hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int = PORT
     root_path: str = ""
     proxies: tuple[Network, ...] = ()
@@ -184,7 +184,10 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
         "--callback", metavar="URL", help=f"public URL of this server, such as {EXAMPLE_URL}"
     )
     parser.add_argument(
-        "--bind", metavar="ADDRESS", default=LOCAL, help=f"address to listen on (default: {LOCAL})"
+        "--bind",
+        metavar="ADDRESS",
+        default=LOOPBACK,
+        help=f"address to listen on (default: {LOOPBACK})",
     )
     parser.add_argument(
         "--port", metavar="N", default="8075", help="port to listen on (default: 8075)"
@@ -228,7 +231,7 @@ def push_options_of(opts: argparse.Namespace) -> PushOptions:
             public_url(opts.callback, "--callback"), timedelta(days=days), check_seconds
         ),
         bind=opts.bind,
-        port=int(_number(opts.port, "--port", 0, 65_535)),
+        port=port_of(opts.port, "--port"),
         seconds=None if seconds is None else _number(seconds, "--for", 0, 1e8),
         unsubscribe=opts.unsubscribe,
     )

@@ -330,9 +330,10 @@ def test_parses_push_options() -> None:
         (["--callback", "https://a.example/?x=1"], "--callback"),
         (["--callback", "https://u:p@a.example/"], "--callback"),
         (["--callback", "https://[bad/"], "--callback"),
-        (["--callback", "https://a.example/", "--port", "x"], "--port: 'x' is not a number from 0"),
+        (["--callback", "https://a.example/", "--port", "x"], "--port: 'x' is not a port"),
         (["--callback", "https://a.example/", "--port", "70000"], "--port"),
         (["--callback", "https://a.example/", "--lease-days", "nan"], "--lease-days"),
+        (["--callback", "https://a.example/", "--port", "80.5"], "--port"),
         (["--callback", "https://a.example/", "--for", "-1"], "--for"),
     ],
 )

@@ -19,7 +19,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import users
 from crawler.storage.client import Database
-from crawler.storage.users import Role, Scope, Token, TokenRow
+from crawler.storage.users import Role, Scope, TokenRow
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
 
@@ -182,15 +182,15 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
     expires = None if hours is None else now + timedelta(hours=hours)
     scopes = [Scope.READ] if opts.scope == Scope.READ else list(Scope)
 
-    async def add(db: Database) -> tuple[str, Token]:
+    async def add(db: Database) -> tuple[str, TokenRow]:
         await _require_user(db, name)
         return await users.add_token(db, name, opts.label, scopes, now, expires)
 
     secret, token = _change(
-        config, "web token add", lambda added: f"{added[1].id} of {name}, {opts.scope}", add
+        config, "web token add", lambda added: f"{added[1]['id']} of {name}, {opts.scope}", add
     )
     if opts.json:
-        print_json(NewToken(secret=secret, token=token.row))
+        print_json(NewToken(secret=secret, token=token))
     else:
         print_line(secret)
 
@@ -199,12 +199,12 @@ def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     """Print the API tokens, without their secrets."""
     name = None if opts.name is None else users.name_of(opts.name)
 
-    async def read(db: Database) -> list[Token]:
+    async def read(db: Database) -> list[TokenRow]:
         if name is not None:
             await _require_user(db, name)
         return await users.tokens_of(db, name)
 
-    rows = [token.row for token in with_database(config, read)]
+    rows = with_database(config, read)
     if opts.json:
         print_json(rows)
     elif not rows:
@@ -220,10 +220,11 @@ def list_tokens(config: Config, opts: argparse.Namespace) -> None:
 def revoke_token(config: Config, opts: argparse.Namespace) -> None:
     """Revoke an API token."""
     token = _change(
-        config, "web token revoke", lambda revoked: f"{revoked.id} of {revoked.user}",
+        config, "web token revoke", lambda revoked: f"{revoked['id']} of {revoked['user']}",
         lambda db: users.revoke_token(db, opts.id),
     )  # fmt: skip
-    _report(opts, RevokedToken(id=token.id, user=token.user), f"revoked {token.id} of {token.user}")
+    revoked = RevokedToken(id=token["id"], user=token["user"])
+    _report(opts, revoked, f"revoked {token['id']} of {token['user']}")
 
 
 ACTIONS: Mapping[str, Action] = {

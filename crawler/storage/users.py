@@ -278,51 +278,22 @@ class TokenRow(TypedDict):
     """Time from which the token is invalid; null: never."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token without its secret.
+def token_row(document: Document) -> TokenRow:
+    """Return the token that a document describes, with the beginning of its hash as its id."""
+    return {
+        "id": document["_id"][:ID_CHARACTERS],
+        "user": document["user"],
+        "label": document["label"],
+        "scopes": sorted(map(Scope, document["scopes"])),
+        "created_at": document["created_at"],
+        "used_at": document["used_at"],
+        "expires_at": document.get("expires_at"),
+    }
 
-    id: beginning of its hash
-    """
 
-    id: str
-    user: str
-    label: str
-    scopes: frozenset[Scope]
-    created_at: datetime
-    used_at: datetime | None
-    expires_at: datetime | None
-
-    @classmethod
-    def of(cls, document: Document) -> Self:
-        """Return the token that a document describes."""
-        return cls(
-            id=document["_id"][:ID_CHARACTERS],
-            user=document["user"],
-            label=document["label"],
-            scopes=frozenset(map(Scope, document["scopes"])),
-            created_at=document["created_at"],
-            used_at=document["used_at"],
-            expires_at=document.get("expires_at"),
-        )
-
-    @property
-    def row(self) -> TokenRow:
-        """Return the token as commands print it."""
-        return {
-            "id": self.id,
-            "user": self.user,
-            "label": self.label,
-            "scopes": sorted(self.scopes),
-            "created_at": self.created_at,
-            "used_at": self.used_at,
-            "expires_at": self.expires_at,
-        }
-
-    @property
-    def in_words(self) -> str:
-        """Return the id, the user and the label, for the audit list."""
-        return f"{self.id} of {self.user}" + (f", {self.label}" if self.label else "")
+def token_in_words(token: TokenRow) -> str:
+    """Return the id, the user and the label of a token, for the audit list."""
+    return f"{token['id']} of {token['user']}" + (f", {token['label']}" if token["label"] else "")
 
 
 async def add_token(
@@ -332,7 +303,7 @@ async def add_token(
     scopes: Iterable[Scope],
     now: datetime,
     expires_at: datetime | None = None,
-) -> tuple[str, Token]:
+) -> tuple[str, TokenRow]:
     """Add a token; return the secret, which is not stored, and the token."""
     secret = PREFIX + secrets.token_urlsafe(ID_BYTES)
     row: Document = {
@@ -342,10 +313,10 @@ async def add_token(
     if expires_at is not None:
         row["expires_at"] = expires_at
     await db.api_tokens.insert_one(row)
-    return secret, Token.of(row)
+    return secret, token_row(row)
 
 
-async def find_token(db: Database, secret: str, now: datetime) -> Token | None:
+async def find_token(db: Database, secret: str, now: datetime) -> TokenRow | None:
     """Return the token of a secret; None if it was revoked, has expired or never existed."""
     row = await db.api_tokens.find_one({"_id": digest(secret)})
     if row is None or ("expires_at" in row and row["expires_at"] <= now):
@@ -354,20 +325,21 @@ async def find_token(db: Database, secret: str, now: datetime) -> Token | None:
         used = {"$set": {"used_at": now}}
         lazy = db.api_tokens.with_options(write_concern=UNJOURNALED)
         await lazy.update_one({"_id": row["_id"]}, used)
-    return Token.of(row)
+    return token_row(row)
 
 
-async def tokens_of(db: Database, user: str | None = None) -> list[Token]:
+async def tokens_of(db: Database, user: str | None = None) -> list[TokenRow]:
     """Return the tokens of a user, of all users if None, oldest first."""
     query: Document = {} if user is None else {"user": user}
-    return [Token.of(row) async for row in db.api_tokens.find(query).sort([("created_at", 1)])]
+    return [token_row(row) async for row in db.api_tokens.find(query).sort([("created_at", 1)])]
 
 
-async def revoke_token(db: Database, token_id: str, user: str | None = None) -> Token:
+async def revoke_token(db: Database, token_id: str, user: str | None = None) -> TokenRow:
     """Delete a token by its id; raises ConfigError if there is none, or another user has it."""
-    tokens = [token for token in await tokens_of(db, user) if token.id == token_id]
+    tokens = [token for token in await tokens_of(db, user) if token["id"] == token_id]
     if not tokens:
         raise ConfigError(f"token not found: {token_id!r}. See scrapy web token list")
     # The id needs no escaping in a pattern, because it equals that of a stored token.
-    await db.api_tokens.delete_one({"_id": {"$regex": f"^{tokens[0].id}"}, "user": tokens[0].user})
-    return tokens[0]
+    token = tokens[0]
+    await db.api_tokens.delete_one({"_id": {"$regex": f"^{token['id']}"}, "user": token["user"]})
+    return token

@@ -139,8 +139,10 @@ async def _user_of(request: Request, token: str | None) -> User | None:
                     403, "Tokens are for /api/v1 and /metrics. Sign in to see pages"
                 )
             valid = await users.find_token(store.db, token, now)
-            user = await users.find(store.db, valid.user) if valid else None
-            return User(user.name, user.role, scopes=valid.scopes) if valid and user else None
+            user = await users.find(store.db, valid["user"]) if valid else None
+            if not valid or not user:
+                return None
+            return User(user.name, user.role, scopes=frozenset(valid["scopes"]))
         session = request.cookies.get(session_cookie(request))
         if session is not None and (name := await users.user_of_session(store.db, session, now)):
             user = await users.find(store.db, name)

@@ -409,7 +409,7 @@ POLL_SECONDS = 0.25
 MAX_LOG_BYTES, MAX_MESSAGE_CHARACTERS = 4096, 500
 # Limits on adding feeds: how many at a time, seconds for each, and characters of its error.
 MAX_ADDS, MAX_ADD_SECONDS, MAX_ADD_CHARACTERS = 2, 60.0, 300
-_adding: set[object] = set()
+_adding = asyncio.Semaphore(MAX_ADDS)
 
 
 @dataclass(slots=True)
@@ -520,19 +520,15 @@ async def add_feeds(
         feed_url(url, config)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if len(_adding) >= MAX_ADDS:
+    if _adding.locked():
         raise Busy("other feeds are being added. Try again in a minute")
     options = ["--spider", spider, *(["--all"] if every else [])]
     options += [f"--title={title}"] if title else []
     options += [f"--category={category}" for category in categories]
     words = ("feeds", "add", "--json", *options, *settings, "--", url)
     command = (sys.executable, "-m", "scrapy", *words)
-    slot = object()
-    _adding.add(slot)
-    try:
+    async with _adding:
         return await _report_of(command, config)
-    finally:
-        _adding.discard(slot)
 
 
 async def _report_of(command: Sequence[str], config: Config) -> AddReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -164,14 +164,12 @@ class Registry:
             db.get_collection(name, write_concern=UNJOURNALED)
             for name in ("signatures", "clusters")
         )
+        registry = cls(claims, clusters, scheme, shared, date_days, labels=db.duplicate_labels)
         if not scheme.weighs:
-            return cls(claims, clusters, scheme, shared, date_days, labels=db.duplicate_labels)
+            return registry
         boilerplate = db.get_collection("boilerplate", write_concern=UNJOURNALED)
-        again = partial(candidates_of, db, scheme)
-        return cls(
-            claims, clusters, scheme, shared, date_days, boilerplate, again,
-            labels=db.duplicate_labels,
-        )  # fmt: skip
+        read_again = partial(candidates_of, db, scheme)
+        return replace(registry, boilerplate=boilerplate, read_again=read_again)
 
     async def create_indexes(self) -> None:
         """Create the MongoDB indexes of a check index; the schema creates those of the posts."""

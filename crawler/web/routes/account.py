@@ -139,7 +139,7 @@ async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Revoke an API token of the signed-in user."""
     form = await Form.read(request)
     token = await users.revoke_token(store.db, form["token"], user.name)
-    request.state.audit = token.in_words
+    request.state.audit = users.token_in_words(token)
     return redirect(request, "account.index")
 
 
@@ -325,7 +325,7 @@ async def revoke_any(request: Request, _: EditorDep, store: StoreDep) -> Respons
     """Revoke an API token of any user."""
     form = await Form.read(request)
     token = await users.revoke_token(store.db, form["token"])
-    request.state.audit = token.in_words
+    request.state.audit = users.token_in_words(token)
     return redirect(request, "users.index")
 
 
@@ -339,15 +339,15 @@ async def users_api(_: EditorDep, store: StoreDep) -> Users:
 @api.get("/tokens", name="users.api_tokens", tags=["users"])
 async def tokens_api(_: EditorDep, store: StoreDep) -> Tokens:
     """Return the API tokens of all users, without their secrets."""
-    return Tokens(tokens=[token.row for token in await users.tokens_of(store.db)])
+    return Tokens(tokens=await users.tokens_of(store.db))
 
 
 @api.delete("/tokens/{token_id}", name="users.api_revoke", tags=["users"])
 async def revoke_api(request: Request, _: EditorDep, store: StoreDep, token_id: str) -> TokenRow:
     """Revoke an API token."""
     token = await users.revoke_token(store.db, token_id)
-    request.state.audit = token.in_words
-    return token.row
+    request.state.audit = users.token_in_words(token)
+    return token
 
 
 async def _require_password(request: Request, user: User, store: Store, form: Form) -> None:

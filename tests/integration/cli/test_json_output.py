@@ -223,7 +223,7 @@ def add_users(uri: str) -> str:
         for name in ("anna", "berta"):
             await users.add(db, name, Role.EDITOR, "hash", now)
         _, token = await users.add_token(db, "anna", "", [Scope.READ], now, None)
-        return token.id
+        return token["id"]
 
     token: str = on(uri, work)
     return token

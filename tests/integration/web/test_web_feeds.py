@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -457,7 +458,7 @@ def test_slow_page_does_not_block_the_app(local: Browser, monkeypatch: pytest.Mo
     page = add(local, "https://feed.example/")
     assert page.status_code == 422
     assert "did not answer within 0.05 s" in page.text
-    monkeypatch.setattr("crawler.web.subprocesses.MAX_ADDS", 0)
+    monkeypatch.setattr("crawler.web.subprocesses._adding", asyncio.Semaphore(0))
     assert "other feeds are being added" in add(local, "https://feed.example/").text
 
 

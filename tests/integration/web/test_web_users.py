@@ -32,7 +32,7 @@ def add_token(browsers: Browsers, user: str, *scopes: Scope) -> tuple[str, str]:
         async with opened(browsers.app.state.database.config) as db:
             now = datetime.now(UTC)
             secret, token = await users.add_token(db, user, "<b>backup</b>", scopes, now)
-            return secret, token.id
+            return secret, token["id"]
 
     return asyncio.run(work())
 

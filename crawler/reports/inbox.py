@@ -5,9 +5,11 @@ newest event, with its net difference over all unread events. All entries of a w
 edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: the other
 pages of the window read it again, unless it is still in `Windows`.
 
-The time of a visit is that of the response, and the visit is stored a moment later. So changes of
-the last SETTLING are never marked as read by time, but page by page, and a change that is stored
-late stays unread.
+`Windows` caches the windows that were read a moment ago. A window depends on the changes that its
+reader has read, on the filters, and on the events up to a time. The first window of a list is used
+for a later time, too. Before a window is used again, its events are counted: the time of a visit is
+that of the response, and the visit is stored a moment later. So changes of the last SETTLING are
+never marked as read by time, but page by page, and a change that is stored late stays unread.
 """
 
 from __future__ import annotations
@@ -15,22 +17,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bson import ObjectId
 
-from crawler.reports.inbox_entries import ChangedPage, Entry, changed_page, entry_of
 from crawler.reports.net_changes import (
-    MAX_COUNTED,
+    ChangedPage,
     ChangeKind,
+    Entry,
     FoldKey,
     NetChange,
-    Window,
-    Windows,
+    changed_page,
     contents_of,
-    count_events,
+    entry_of,
     net_changes,
     similar_edits,
 )
@@ -111,6 +113,91 @@ class InboxPage:
     end: datetime | None
     next: Position | None
     muted: int
+
+
+MAX_AGE_SECONDS = 60.0
+# Estimated memory of all windows; most take 1 to 4 MB.
+MAX_CACHED_BYTES = 12_000_000
+CHANGE_BYTES, EVENT_BYTES = 3000, 300
+# Maximum number of events to count. Windows with more events are always read again.
+MAX_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The entries of a part of an inbox.
+
+    groups: changes with the same edit, or nearly the same, the newest first
+    until:  events up to this time are considered
+    start:  time of the newest event that was read; None: there is none
+    last:   key of the last event; None: no more events
+    muted:  number of events that patterns hide
+    since:  time after which its events are counted; None: from the first one
+    before: key of the event before the window; None: the window is the first of its list
+    spider: spider of all its events; None: any
+    count:  number of its events, at most MAX_COUNTED
+    """
+
+    groups: list[list[NetChange]]
+    until: datetime
+    start: datetime | None
+    last: Key | None
+    muted: int
+    since: datetime | None
+    before: Key | None
+    spider: str | None
+    count: int
+    at: float = field(default_factory=time.monotonic)
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the estimated memory in bytes."""
+        nets = [net for group in self.groups for net in group]
+        texts = [net.difference for net in nets if net.difference is not None]
+        return (
+            CHANGE_BYTES * len(nets)
+            + EVENT_BYTES * sum(len(net.events) for net in nets)
+            + sum(len(each.removed) + len(each.added) for each in texts)
+        )
+
+
+class Windows:
+    """The latest windows of all readers, up to MAX_CACHED_BYTES."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, tuple[Window, int]] = OrderedDict()
+
+    async def get(self, db: Database, key: Hashable, until: datetime) -> Window | None:
+        """Return a cached window that is still valid; None if there is none."""
+        window, _ = self._kept.get(key, (None, 0))
+        if window is None or time.monotonic() - window.at > MAX_AGE_SECONDS:
+            return None
+        if window.until != until and (until < window.until or window.before is not None):
+            return None
+        n_events = await count_events(db, window.since, window.before, until, window.spider)
+        if n_events != window.count or n_events == MAX_COUNTED:
+            return None
+        self._kept.move_to_end(key)
+        return window
+
+    def put(self, key: Hashable, window: Window) -> None:
+        """Keep a window, and drop the least recently used ones beyond the limit."""
+        self._kept.pop(key, None)
+        self._kept[key] = window, window.n_bytes
+        while sum(n for _, n in self._kept.values()) > MAX_CACHED_BYTES:
+            self._kept.popitem(last=False)
+
+
+async def count_events(
+    db: Database,
+    since: datetime | None,
+    before: Key | None,
+    until: datetime,
+    spider: str | None,
+) -> int:
+    """Return the number of events of a window, at most MAX_COUNTED; see the fields of Window."""
+    end = until if before is None else before[0]
+    return await change_events.count(db, since, MAX_COUNTED, spider, end)
 
 
 async def read_inbox(

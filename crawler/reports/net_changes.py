@@ -1,15 +1,11 @@
 """Net changes of pages: the unread events of each page, joined, and their difference.
 
+An entry of the inbox is the net change of a page, or the same edit of many pages.
+
 Contents are read and compared in batches, and only their differences are kept. They are untrusted,
 so all steps take linear time. The words that an edit added and removed are its identity: an exact
 digest finds identical edits, and sketches (MinHash) find edits that differ in a few words, such as
 the name of the page in the same announcement.
-
-`Windows` caches the windows of inboxes that were read a moment ago, so that the other pages of a
-window need no new comparison. A window depends on the changes that its reader has read, on the
-filters, and on the events up to a time. The first window of a list is used for a later time, too.
-Before a window is used again, its events are counted: the time of a visit is that of the response,
-and the visit is stored a moment later.
 """
 
 from __future__ import annotations
@@ -17,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 import zlib
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -29,15 +24,20 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from bson import ObjectId
+from typing_extensions import TypedDict
 
 from crawler.dedup.posts import normal_text
 from crawler.items import Outcome
-from crawler.storage import change_events
+from crawler.reports.changes import posts_summary, summary_of
+from crawler.reports.history import DiffBuilder, Segment
+from crawler.storage import change_events, visits
 from crawler.storage.change_events import NEVER_SEEN, PageState
 from crawler.storage.client import Database, Document
-from crawler.storage.paging import Key
 from crawler.storage.readers import Reader
+from crawler.utils.diff import Matcher
 from crawler.utils.text import MAX_CHARACTERS
+from crawler.utils.urls import common_start
 
 ChangeKind = Literal["new", "changed", "gone", "back"]
 FoldKey = tuple[object, ...]
@@ -327,86 +327,211 @@ def _key(event: Document) -> str:
     return f"{event['spider']} {event['target']}"
 
 
-MAX_AGE_SECONDS = 60.0
-# Estimated memory of all windows; most take 1 to 4 MB.
-MAX_BYTES = 12_000_000
-CHANGE_BYTES, EVENT_BYTES = 3000, 300
-# Maximum number of events to count. Windows with more events are always read again.
-MAX_COUNTED = 10_000
+# Characters.
+MAX_TITLE, MAX_WORDS = 200, 600
+# Pages of an entry that are listed.
+MAX_LISTED = 20
+SAME_CONTENT = "the same content as before"
+# Characters of a field that are compared word by word for display, in about 50 ms.
+MAX_COMPARED = 100_000
+# Pairs of words that the comparison of a page may compare.
+WORD_PAIRS = 50_000_000
+# Characters of unchanged text around an edit, and of all parts of a field.
+CONTEXT, MAX_SHOWN = 120, 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The entries of a part of an inbox.
+class ChangedPage(TypedDict):
+    """A page of an entry."""
 
-    groups: changes with the same edit, or nearly the same, the newest first
-    until:  events up to this time are considered
-    start:  time of the newest event that was read; None: there is none
-    last:   key of the last event; None: no more events
-    muted:  number of events that patterns hide
-    since:  time after which its events are counted; None: from the first one
-    before: key of the event before the window; None: the window is the first of its list
-    spider: spider of all its events; None: any
-    count:  number of its events, at most MAX_COUNTED
+    event: str
+    """Id of the newest visit that found a change."""
+    url: str
+    """URL of the page, or `cell:NAME`."""
+    at: datetime
+    """Time of that visit."""
+
+
+class Entry(TypedDict):
+    """A net change of a page since the reader last looked, or the same edit of many pages."""
+
+    id: str
+    """Id of the newest visit that found the change."""
+    at: datetime
+    """Time of that visit."""
+    kind: ChangeKind
+    """`new`, `changed`, `gone`, or `back` after it was gone."""
+    site: str
+    """Name of the site."""
+    url: str
+    """URL of the page, or `cell:NAME`; of several pages, the one that changed last."""
+    title: str
+    """Title of the page; empty if it has none."""
+    summary: str
+    """What changed, in one line; empty if it is not known."""
+    fields: list[str]
+    """Names of the fields that differ; empty if the contents are not stored."""
+    removed: str
+    """Words that were removed; long texts are cut."""
+    added: str
+    """Words that were added; long texts are cut."""
+    size: int
+    """Characters of the words that were removed and added."""
+    visits: int
+    """Number of unread visits that found changes of the page, at most 50."""
+    categories: list[str]
+    """Categories of the page."""
+    page_count: int
+    """Number of pages with this edit or nearly the same one, at most 1,000."""
+    common_url: str
+    """The beginning that the URLs of all these pages share; of one page, its URL."""
+    pages: list[ChangedPage]
+    """Pages with this edit, the last changed first, at most 20."""
+    events: list[str]
+    """For each page with this edit, the id of the newest visit that found a change."""
+
+
+async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents) -> Entry:
+    """Return the entry of changes with the same edit, the newest first.
+
+    contents: contents before and after the newest change
     """
+    net = group[0]
+    event = net.event
+    after = contents[1] or {}
+    difference = net.difference
+    return {
+        "id": str(event["_id"]),
+        "at": event["at"],
+        "kind": net.kind,
+        "site": event["spider"],
+        "url": event["target"],
+        "title": str(after.get("title") or "")[:MAX_TITLE],
+        "summary": await _summary(db, net, contents),
+        "fields": list(difference.fields) if difference else [],
+        "removed": difference.removed[:MAX_WORDS] if difference else "",
+        "added": difference.added[:MAX_WORDS] if difference else "",
+        "size": net.size,
+        "visits": len(net.events),
+        "categories": net.categories,
+        "page_count": len(group),
+        "common_url": common_start([each.event["target"] for each in group]),
+        "pages": [changed_page(each) for each in group[:MAX_LISTED]],
+        "events": [str(each.event["_id"]) for each in group],
+    }
 
-    groups: list[list[NetChange]]
-    until: datetime
-    start: datetime | None
-    last: Key | None
-    muted: int
-    since: datetime | None
-    before: Key | None
-    spider: str | None
-    count: int
-    at: float = field(default_factory=time.monotonic)
 
-    @property
-    def n_bytes(self) -> int:
-        """Return the estimated memory in bytes."""
-        nets = [net for group in self.groups for net in group]
-        texts = [net.difference for net in nets if net.difference is not None]
-        return (
-            CHANGE_BYTES * len(nets)
-            + EVENT_BYTES * sum(len(net.events) for net in nets)
-            + sum(len(each.removed) + len(each.added) for each in texts)
+def changed_page(net: NetChange) -> ChangedPage:
+    """Return a page as it is listed in entries."""
+    return {"event": str(net.event["_id"]), "url": net.event["target"], "at": net.event["at"]}
+
+
+async def _summary(db: Database, net: NetChange, contents: Contents) -> str:
+    event = net.event
+    if net.kind == "gone":
+        return str(event.get("reason") or f"status {event.get('status')}")
+    if any("posts_new" in row for row in net.events):
+        titles = await visits.titles(db, event)
+        new, edited = (
+            sum(row.get(name) or 0 for row in net.events) for name in ("posts_new", "posts_edited")
         )
+        return posts_summary(new, edited, titles)
+    before, after = contents
+    if net.kind == "new":
+        return summary_of(None, after, net.size)
+    if net.is_same:
+        return SAME_CONTENT
+    if before is None:
+        # Without the earlier content, the later one would look like a new page.
+        return summary_of(None, None, net.size)
+    return summary_of(before, after, net.size)
 
 
-class Windows:
-    """The latest windows of all readers, up to MAX_BYTES."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, tuple[Window, int]] = OrderedDict()
-
-    async def get(self, db: Database, key: Hashable, until: datetime) -> Window | None:
-        """Return a cached window that is still valid; None if there is none."""
-        window, _ = self._kept.get(key, (None, 0))
-        if window is None or time.monotonic() - window.at > MAX_AGE_SECONDS:
-            return None
-        if window.until != until and (until < window.until or window.before is not None):
-            return None
-        n_events = await count_events(db, window.since, window.before, until, window.spider)
-        if n_events != window.count or n_events == MAX_COUNTED:
-            return None
-        self._kept.move_to_end(key)
-        return window
-
-    def put(self, key: Hashable, window: Window) -> None:
-        """Keep a window, and drop the least recently used ones beyond the limit."""
-        self._kept.pop(key, None)
-        self._kept[key] = window, window.n_bytes
-        while sum(n for _, n in self._kept.values()) > MAX_BYTES:
-            self._kept.popitem(last=False)
+MAX_FIELDS = 50
+# Outcomes of events; any other means that a page that was gone is back.
+OUTCOMES = ("new", "changed", "gone")
 
 
-async def count_events(
-    db: Database,
-    since: datetime | None,
-    before: Key | None,
-    until: datetime,
-    spider: str | None,
-) -> int:
-    """Return the number of events of a window, at most MAX_COUNTED; see the fields of Window."""
-    end = until if before is None else before[0]
-    return await change_events.count(db, since, MAX_COUNTED, spider, end)
+class FieldChange(TypedDict):
+    """A field that differs."""
+
+    name: str
+    """Name of the field."""
+    parts: list[Segment]
+    """Its text before and after, in parts."""
+    truncated: bool
+    """Whether a part of the difference was left out because it is too long."""
+
+
+class VisitSeen(TypedDict):
+    """A visit that found a change."""
+
+    at: datetime
+    """Time of the visit."""
+    outcome: str
+    """Result of the visit."""
+
+
+class PageChange(TypedDict):
+    """The net change of a page since the reader last looked."""
+
+    entry: Entry
+    """The change as the inbox lists it."""
+    fields: list[FieldChange]
+    """Fields that differ, at most 50; empty if the contents are not stored."""
+    is_stored: bool
+    """Whether the contents before and after are stored."""
+    visits: list[VisitSeen]
+    """Visits that found changes, newest first."""
+
+
+async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChange | None:
+    """Return the change of a page up to an event; None if there is no such event.
+
+    If the reader has read the event, it is compared with the visit before it.
+    """
+    rows = await change_events.by_ids(db, [event])
+    if not rows:
+        return None
+    (row,) = rows
+    is_read = reader.has_read(row["spider"], row["target"], row["at"])
+    joined = await net_changes(db, reader, rows, row["at"], joins_visits=not is_read)
+    net = joined.changes.get(event)
+    if net is None:
+        unjoined = await net_changes(db, reader, rows, row["at"], joins_visits=False)
+        net = unjoined.changes[event]
+    (contents,) = await contents_of(db, [net])
+    before, after = contents
+    first, second = before or {}, after or {}
+    if net.kind == "gone":
+        first, second = {}, {}
+    fields = await asyncio.to_thread(_field_changes, first, second)
+    return {
+        "entry": await entry_of(db, [net], contents),
+        "fields": fields,
+        "is_stored": after is not None and (before is not None or net.kind == "new"),
+        "visits": [
+            {
+                "at": each["at"],
+                "outcome": each["outcome"] if each["outcome"] in OUTCOMES else "back",
+            }
+            for each in net.events
+        ],
+    }
+
+
+def _field_changes(before: Document, after: Document) -> list[FieldChange]:
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    matcher = Matcher(WORD_PAIRS)
+    return [
+        field_change(name, before.get(name), after.get(name), matcher)
+        for name in names[:MAX_FIELDS]
+    ]
+
+
+def field_change(name: str, before: Any, after: Any, matcher: Matcher) -> FieldChange:
+    """Return the change of a field, compared by word."""
+    old, new = text_of(before), text_of(after)
+    builder = DiffBuilder(matcher, MAX_SHOWN, CONTEXT)
+    parts = list(builder.words(old[:MAX_COMPARED], new[:MAX_COMPARED]))
+    truncated = builder.is_full or max(len(old), len(new)) > MAX_COMPARED
+    return {"name": name, "parts": parts, "truncated": truncated}

@@ -30,7 +30,7 @@ from typing_extensions import get_type_hints, is_typeddict
 import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
-from crawler.reports.net_changes import Windows
+from crawler.reports.inbox import Windows
 from crawler.reports.site_history import ChangeCounts, VisitCounts
 from crawler.storage import users
 from crawler.web import metrics

@@ -20,17 +20,18 @@ from crawler.reports import inbox
 from crawler.reports.inbox import (
     FIRST,
     KINDS,
+    MAX_COUNTED,
     FeedEntry,
     Filters,
     InboxPage,
     Position,
+    Windows,
     count_unread,
     pages_of_entry,
     read_feed,
     read_inbox,
 )
-from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_change
-from crawler.reports.net_changes import MAX_COUNTED, Windows
+from crawler.reports.net_changes import ChangedPage, Entry, PageChange, page_change
 from crawler.storage import readers, targets, users
 from crawler.storage.client import Store
 from crawler.storage.paging import Key

@@ -18,8 +18,7 @@ from bson import ObjectId
 from crawler.config import Config
 from crawler.reports import inbox
 from crawler.reports.inbox import Filters, read_inbox
-from crawler.reports.inbox_entries import field_change
-from crawler.reports.net_changes import difference_of, similar_edits
+from crawler.reports.net_changes import difference_of, field_change, similar_edits
 from crawler.storage import change_events, users
 from crawler.storage.client import opened
 from crawler.storage.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader

@@ -492,11 +492,12 @@ def merged(before: Sequence[ChannelReport], after: Sequence[ChannelReport]) -> l
     """Return the merged reports by channel: added numbers, and the later states."""
     by_name = {channel["channel"]: channel for channel in before}
     for channel in after:
+        total = channel.copy()
         if (earlier := by_name.get(channel["channel"])) is not None:
-            channel["delivered"] += earlier["delivered"]
-            channel["failed"] += earlier["failed"]
-            channel["dead"] += earlier["dead"]
-        by_name[channel["channel"]] = channel
+            total["delivered"] += earlier["delivered"]
+            total["failed"] += earlier["failed"]
+            total["dead"] += earlier["dead"]
+        by_name[channel["channel"]] = total
     return list(by_name.values())
 
 

@@ -10,7 +10,7 @@ import pytest
 from crawler.items import Event
 from crawler.notify.channels import Channel, first_due
 from crawler.notify.messages import message_in, view_of
-from crawler.notify.rounds import Outlet
+from crawler.notify.rounds import Outlet, add_to, no_deliveries
 from crawler.notify.rules import expectation, is_confirmed
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
@@ -178,3 +178,16 @@ def test_later_visit_confirms_or_refutes_an_event(
 def test_alarms_and_feed_posts_need_no_confirmation() -> None:
     assert expectation({"event": "silent"}, Event.SILENT) is None
     assert expectation({"outcome": "changed", "posts_new": 1}, Event.CHANGED) is None
+
+
+def test_the_report_of_a_round_does_not_count_earlier_rounds() -> None:
+    sums, reports = no_deliveries(), [no_deliveries(), no_deliveries()]
+    for report, n_delivered in zip(reports, (2, 0), strict=True):
+        report["channels"] = [
+            {
+                "channel": "phone", "delivered": n_delivered, "failed": 0, "dead": 0,
+                "busy": False, "unavailable": False, "closed_until": None,
+            }
+        ]  # fmt: skip
+        add_to(sums, report)
+    assert [each["channels"][0]["delivered"] for each in [*reports, sums]] == [2, 0, 2]

@@ -137,14 +137,15 @@ NowDep = Annotated[datetime, Depends(_now)]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The part of a list that a request asks for.
+class Pagination:
+    """The page of a list that a request asks for.
 
+    limit: maximum number of rows
     after: key of the last row of the page before; None: from the first row
     """
 
-    limit: int
-    after: Key | None
+    limit: int = USUAL_ROWS
+    after: Key | None = None
 
     def value(self, kind: type[Value]) -> Value | None:
         """Return the key of a list that is ordered by one value; None: from the first row.
@@ -209,7 +210,7 @@ def _unpacked(value: Any) -> Any:
     raise ValueError("not a cursor")
 
 
-def _place(
+def _pagination(
     limit: Annotated[
         int, Query(ge=1, le=MAX_ROWS, description="maximum number of rows")
     ] = USUAL_ROWS,
@@ -220,13 +221,13 @@ def _place(
             description="value of next in the page before; absent: first page",
         ),
     ] = None,
-) -> Place:
+) -> Pagination:
     try:
-        return Place(limit, key_of(cursor) if cursor else None)
+        return Pagination(limit, key_of(cursor) if cursor else None)
     except ValueError:
         raise HTTPException(
             422, "cursor: not valid. Use `next` of the page before, or begin with the first page"
         ) from None
 
 
-PlaceDep = Annotated[Place, Depends(_place)]
+PaginationDep = Annotated[Pagination, Depends(_pagination)]

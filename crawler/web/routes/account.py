@@ -30,7 +30,7 @@ from crawler.web.auth import (
     session_cookie,
     set_session_cookie,
 )
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
 from crawler.web.options import client_address
 from crawler.web.pages import Form, not_found, page, redirect, redirect_to
 
@@ -144,12 +144,14 @@ async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
 
 
 @router.get("/account/audit", name="account.audit")
-async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: PlaceDep) -> Response:
+async def audit_page(
+    request: Request, _: EditorDep, store: StoreDep, pagination: PaginationDep
+) -> Response:
     """Show all changes, newest first."""
-    part = await audit_entries(_, store, place)
+    part = await audit_entries(_, store, pagination)
     return page(
         request, "account/audit.html", fragment="entries", entries=part.entries, next=part.next,
-        place=place,
+        pagination=pagination,
     )  # fmt: skip
 
 
@@ -186,9 +188,9 @@ async def me(user: UserDep) -> Me:
 
 
 @api.get("/audit", name="account.api_audit", tags=["account"])
-async def audit_entries(_: EditorDep, store: StoreDep, place: PlaceDep) -> AuditPage:
+async def audit_entries(_: EditorDep, store: StoreDep, pagination: PaginationDep) -> AuditPage:
     """Return all changes, newest first."""
-    part = await users.audit_entries(store.db, place.limit, place.after)
+    part = await users.audit_entries(store.db, pagination.limit, pagination.after)
     entries = [AuditEntry.model_validate(row) for row in part.rows]
     return AuditPage(entries=entries, next=cursor_of(part.last))
 

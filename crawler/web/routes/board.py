@@ -21,7 +21,7 @@ from crawler.errors import StorageError
 from crawler.reports.notifications import alerts
 from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
 from crawler.web import charts
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import page
 from crawler.web.site_views import board, runs_in_progress
 
@@ -57,28 +57,28 @@ class Runs(BaseModel):
 
 @router.get("/", name="board.index")
 async def index(
-    request: Request, store: StoreDep, now: NowDep, place: PlaceDep,
+    request: Request, store: StoreDep, now: NowDep, pagination: PaginationDep,
     text: TextQuery = "", tag: TagQuery = "",
 ) -> Response:  # fmt: skip
     """Show all sites."""
     wanted = SiteFilter(text or None, tag or None)
-    part = await board(request.app, store, now, wanted, place.limit, place.value(str))
+    part = await board(request.app, store, now, wanted, pagination.limit, pagination.value(str))
     crawls = {site["name"]: request.app.state.crawls.of(site["name"]) for site in part.sites}
     return page(
         request, "board/index.html", fragment="sites",
-        board=part, crawls=crawls, next=cursor_of(part.last), place=place, text=text, tag=tag,
-        charts=charts, alerts=await alerts(store.db, store.config.notify_file),
+        board=part, crawls=crawls, next=cursor_of(part.last), pagination=pagination,
+        text=text, tag=tag, charts=charts, alerts=await alerts(store.db, store.config.notify_file),
     )  # fmt: skip
 
 
 @api.get("/sites", name="board.api")
 async def sites(
-    request: Request, store: StoreDep, now: NowDep, place: PlaceDep,
+    request: Request, store: StoreDep, now: NowDep, pagination: PaginationDep,
     text: TextQuery = "", tag: TagQuery = "",
 ) -> Sites:  # fmt: skip
     """Return sites with their state, by name."""
     wanted = SiteFilter(text or None, tag or None)
-    part = await board(request.app, store, now, wanted, place.limit, place.value(str))
+    part = await board(request.app, store, now, wanted, pagination.limit, pagination.value(str))
     return Sites(sites=part.sites, tags=part.tags, next=cursor_of(part.last))
 
 

@@ -37,7 +37,7 @@ from crawler.storage.client import Store
 from crawler.storage.paging import Key
 from crawler.storage.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, Time, cursor_of
+from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, Time, cursor_of
 from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect, redirect_to
 
 # Placeholder for a missing key in a cursor.
@@ -84,7 +84,7 @@ class ChangeList:
 
     store: Store
     filters: Filters
-    place: Place
+    pagination: Pagination
     now: datetime
     windows: Windows
 
@@ -92,8 +92,9 @@ class ChangeList:
         """Return a page of the unread changes, and the cursor of the next one."""
         until, position = self._position()
         inbox = await read_inbox(
-            self.store.db, reader, self.filters, self.place.limit, until, position, self.windows
-        )
+            self.store.db, reader, self.filters, self.pagination.limit, until, position,
+            self.windows,
+        )  # fmt: skip
         if inbox.next is None:
             return inbox, None
         keys = (inbox.next.window or NO_KEY, inbox.next.shown or NO_KEY)
@@ -111,9 +112,9 @@ class ChangeList:
 
     def _position(self) -> tuple[datetime, Position]:
         """Return the time until which changes are listed, and where the page begins."""
-        if self.place.after is None:
+        if self.pagination.after is None:
             return self.now, FIRST
-        until, *rest = self.place.after
+        until, *rest = self.pagination.after
         keys = [tuple(rest[:2]), tuple(rest[2:])]
         types = {tuple(map(type, key)) for key in keys}
         is_valid = types <= {(datetime, ObjectId), tuple(map(type, NO_KEY))}
@@ -124,9 +125,9 @@ class ChangeList:
 
 
 def _list(
-    request: Request, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep
+    request: Request, store: StoreDep, now: NowDep, pagination: PaginationDep, filters: FiltersDep
 ) -> ChangeList:
-    return ChangeList(store, filters, place, now, request.app.state.inbox_windows)
+    return ChangeList(store, filters, pagination, now, request.app.state.inbox_windows)
 
 
 ListDep = Annotated[ChangeList, Depends(_list)]
@@ -205,7 +206,8 @@ async def index(
     inbox, after = await wanted.read(reader)
     return page(
         request, "changes/index.html", fragment="changes", inbox=inbox, next=after,
-        place=wanted.place, filters=wanted.filters, reader=reader, marked=marked, kinds=KINDS,
+        pagination=wanted.pagination, filters=wanted.filters, reader=reader, marked=marked,
+        kinds=KINDS,
         sites=await targets.spiders(store.db), most=MAX_COUNTED,
         unread=await count_unread(store.db, reader, wanted.filters.site),
         here=request.url.path + _list_query(request), query=_list_query(request),

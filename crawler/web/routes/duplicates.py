@@ -18,7 +18,7 @@ from crawler.storage.dedup import labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
 from crawler.web.auth import EditorDep
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import Form, not_found, page, redirect
 from crawler.web.subprocesses import DuplicateJobs
 
@@ -48,13 +48,13 @@ class NewLabel(BaseModel):
 
 @router.get("", name="duplicates.index")
 async def index(
-    request: Request, store: StoreDep, place: PlaceDep, order: Order = "newest"
+    request: Request, store: StoreDep, pagination: PaginationDep, order: Order = "newest"
 ) -> Response:
     """Show the clusters, and how many labels confirm them."""
-    part = await _clusters(store, place, order)
+    part = await _clusters(store, pagination, order)
     return page(
         request, "duplicates/index.html", fragment="clusters", clusters=part.clusters,
-        next=part.next, place=place, order=order, form=Form(),
+        next=part.next, pagination=pagination, order=order, form=Form(),
         precision=await labels.measured_precision(store.db),
     )  # fmt: skip
 
@@ -105,9 +105,11 @@ async def show_cluster(
 
 
 @api.get("", name="duplicates.api")
-async def clusters(store: StoreDep, place: PlaceDep, order: Order = "newest") -> ClusterRows:
+async def clusters(
+    store: StoreDep, pagination: PaginationDep, order: Order = "newest"
+) -> ClusterRows:
     """Return the clusters with copies."""
-    return await _clusters(store, place, order)
+    return await _clusters(store, pagination, order)
 
 
 @api.get("/compare", name="duplicates.api_compare")
@@ -135,9 +137,9 @@ async def cluster_api(store: StoreDep, cluster: str) -> Cluster:
     return await _cluster(store, cluster)
 
 
-async def _clusters(store: Store, place: PlaceDep, order: str) -> ClusterRows:
+async def _clusters(store: Store, pagination: PaginationDep, order: str) -> ClusterRows:
     read = queries.newest_clusters if order == NEWEST else queries.largest_clusters
-    part = await read(store.db, place.limit, place.after)
+    part = await read(store.db, pagination.limit, pagination.after)
     return ClusterRows(clusters=part.rows, next=cursor_of(part.last))
 
 

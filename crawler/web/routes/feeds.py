@@ -44,7 +44,7 @@ from crawler.storage.client import Store
 from crawler.storage.feed_reader import Reading
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep, for_viewers
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, Time, cursor_of
+from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, Time, cursor_of
 from crawler.web.pages import (
     Form,
     not_found,
@@ -165,17 +165,17 @@ async def index(
     user: UserDep,
     store: StoreDep,
     now: NowDep,
-    place: PlaceDep,
+    pagination: PaginationDep,
     choice: ChoiceDep,
 ) -> Response:
     """Show unread posts of all feeds, of a folder, or of a feed."""
     reading = await storage.reading_of(store.db, user.name, now)
     selection = await _selection(store, choice.feed, choice.folder)
     posts, last = await report.newest_posts(
-        store.db, selection, reading, place.limit, place.after, every=choice.every
+        store.db, selection, reading, pagination.limit, pagination.after, every=choice.every
     )
     return page(
-        request, "feeds/index.html", posts=posts, next=cursor_of(last), place=place,
+        request, "feeds/index.html", posts=posts, next=cursor_of(last), pagination=pagination,
         selection=selection, every=choice.every, folders=await report.folders(store.db),
         unread=await report.unread_feeds(store.db, reading), max_days=storage.MAX_DAYS,
     )  # fmt: skip
@@ -221,14 +221,15 @@ async def read_all(request: Request, user: UserDep, store: StoreDep, now: NowDep
 
 @router.get("/health", name="feeds.health")
 async def health(
-    request: Request, store: StoreDep, place: PlaceDep, folder: FolderName = "",
+    request: Request, store: StoreDep, pagination: PaginationDep, folder: FolderName = "",
     attention: bool = False,
 ) -> Response:  # fmt: skip
     """Show the state of all feeds."""
-    part = await feeds_api(store, place, folder, attention)
+    part = await feeds_api(store, pagination, folder, attention)
     return page(
         request, "feeds/health.html", fragment="feeds", feeds=part.feeds, next=part.next,
-        place=place, folder=folder, attention=attention, folders=await report.folders(store.db),
+        pagination=pagination, folder=folder, attention=attention,
+        folders=await report.folders(store.db),
     )  # fmt: skip
 
 
@@ -337,24 +338,24 @@ async def export(store: StoreDep, now: NowDep) -> Response:
 
 @api.get("", name="feeds.api")
 async def feeds_api(
-    store: StoreDep, place: PlaceDep, folder: FolderName = "", attention: bool = False
+    store: StoreDep, pagination: PaginationDep, folder: FolderName = "", attention: bool = False
 ) -> Feeds:
     """Return the state of the feeds, by URL."""
     feeds, last = await report.feeds_page(
-        store.db, folder, place.limit, place.after, attention=attention
+        store.db, folder, pagination.limit, pagination.after, attention=attention
     )
     return Feeds(feeds=feeds, next=cursor_of(last))
 
 
 @api.get("/posts", name="feeds.api_posts")
 async def posts_api(
-    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, choice: ChoiceDep
+    user: UserDep, store: StoreDep, now: NowDep, pagination: PaginationDep, choice: ChoiceDep
 ) -> Posts:
     """Return unread posts, the newest first, with near-duplicates under their original."""
     reading = await storage.reading_of(store.db, user.name, now)
     selection = await _selection(store, choice.feed, choice.folder)
     posts, last = await report.newest_posts(
-        store.db, selection, reading, place.limit, place.after, every=choice.every
+        store.db, selection, reading, pagination.limit, pagination.after, every=choice.every
     )
     return Posts(posts=posts, next=cursor_of(last))
 

@@ -30,7 +30,7 @@ from crawler.storage.client import Store
 from crawler.storage.outbox import OutboxMessage, State
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import (
     Form,
     not_found,
@@ -122,22 +122,22 @@ async def index(request: Request, store: StoreDep) -> Response:
 
 @router.get("/channel", name="notifications.channel")
 async def channel_page(
-    request: Request, store: StoreDep, place: PlaceDep, name: ChannelName,
+    request: Request, store: StoreDep, pagination: PaginationDep, name: ChannelName,
     state: ShownState = State.DEAD, done: Literal["retried", "discarded", "sent", ""] = "",
 ) -> Response:  # fmt: skip
     """Show a channel with its messages of one state."""
-    return await _channel_page(request, store, place, name, state, notice=DONE.get(done, ""))
+    return await _channel_page(request, store, pagination, name, state, notice=DONE.get(done, ""))
 
 
 async def _channel_page(
-    request: Request, store: Store, place: Place, name: str, state: State,
+    request: Request, store: Store, pagination: Pagination, name: str, state: State,
     *, notice: str = "", problem: str = "",
 ) -> Response:  # fmt: skip
     found = await _channel(store, name)
-    rows, last = await outbox.messages(store.db, name, state, place.limit, place.after)
+    rows, last = await outbox.messages(store.db, name, state, pagination.limit, pagination.after)
     return page(
         request, "notifications/channel.html", status=422 if problem else 200, channel=found,
-        messages=rows, next=cursor_of(last), place=place, state=state, states=list(State),
+        messages=rows, next=cursor_of(last), pagination=pagination, state=state, states=list(State),
         notice=notice, problem=problem,
     )  # fmt: skip
 
@@ -155,7 +155,7 @@ async def send_test_message(
     except ConfigError as error:
         problem = str(error)
     if problem:
-        first = Place(20, None)
+        first = Pagination(20)
         return await _channel_page(request, store, first, name, State.DEAD, problem=problem)
     return _to_channel(request, name, "sent")
 
@@ -331,10 +331,10 @@ async def alerts_api(store: StoreDep) -> Alerts:
 
 @api.get("/messages", name="notifications.api_messages")
 async def messages_api(
-    store: StoreDep, place: PlaceDep, channel: ChannelName, state: ShownState = State.DEAD
+    store: StoreDep, pagination: PaginationDep, channel: ChannelName, state: ShownState = State.DEAD
 ) -> Messages:
     """Return messages of a channel, the newest events first."""
-    rows, last = await outbox.messages(store.db, channel, state, place.limit, place.after)
+    rows, last = await outbox.messages(store.db, channel, state, pagination.limit, pagination.after)
     return Messages(messages=rows, next=cursor_of(last))
 
 

@@ -21,13 +21,13 @@ from crawler.storage.sites import Site
 from crawler.storage.target_queries import TargetState
 from crawler.web import charts, site_views
 from crawler.web.auth import UserDep
-from crawler.web.dependencies import USUAL_ROWS, NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import Form, not_found, page, redirect_to
 from crawler.web.site_views import SiteDetails
 
 router = APIRouter()
 api = APIRouter(prefix="/sites", tags=["sites"])
-EVERYTHING, FIRST = TargetFilter(), Place(USUAL_ROWS, None)
+EVERYTHING, FIRST = TargetFilter(), Pagination()
 
 
 async def _site(name: str, store: StoreDep) -> Site:
@@ -106,39 +106,41 @@ class Started(BaseModel):
 @router.get("/sites/{name:path}/visits", name="sites.visits")
 async def visits_page(
     request: Request, site: SiteDep, wanted: VisitFilterDep, store: StoreDep, now: NowDep,
-    place: PlaceDep,
+    pagination: PaginationDep,
 ) -> Response:  # fmt: skip
     """Show the visits of a site, newest first."""
-    part = await visits(site, wanted, store, now, place)
+    part = await visits(site, wanted, store, now, pagination)
     return page(
         request, "sites/visits.html", fragment="visits",
-        site=site, visits=part.visits, wanted=wanted, place=place, next=part.next,
+        site=site, visits=part.visits, wanted=wanted, pagination=pagination, next=part.next,
     )  # fmt: skip
 
 
 @router.get("/sites/{name:path}", name="sites.index")
 async def index(
     request: Request, site: SiteDep, wanted: FilterDep, store: StoreDep, now: NowDep,
-    place: PlaceDep,
+    pagination: PaginationDep,
 ) -> Response:  # fmt: skip
     """Show a site and its targets."""
-    return await _site_page(request, site, store, now, wanted=wanted, place=place)
+    return await _site_page(request, site, store, now, wanted=wanted, pagination=pagination)
 
 
 async def _site_page(
     request: Request, site: Site, store: Store, now: datetime, *,
-    wanted: TargetFilter = EVERYTHING, place: Place = FIRST, form: Form | None = None,
+    wanted: TargetFilter = EVERYTHING, pagination: Pagination = FIRST, form: Form | None = None,
 ) -> Response:  # fmt: skip
     """Show a site. form: rejected form for the tags; None without one."""
-    part = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
+    part = await page_of_targets(
+        store.db, site.name, wanted, now, pagination.limit, pagination.after
+    )
     details = await site_views.details(request.app, store, now, site)
     hidden: tuple[str, ...] = ()
     if wanted.status is TargetStatus.MUTED:
         hidden = (await readers.load(store.db, request.state.user.name)).mutes
     return page(
         request, "sites/index.html", fragment="targets", status=422 if form else 200,
-        site=site, details=details, row=details["site"], targets=part, wanted=wanted, place=place,
-        next=cursor_of(part.last), form=form or Form(), charts=charts,
+        site=site, details=details, row=details["site"], targets=part, wanted=wanted,
+        pagination=pagination, next=cursor_of(part.last), form=form or Form(), charts=charts,
         crawl=request.app.state.crawls.of(site.name), hidden=hidden,
         is_editable=site.name in await sites.editable_names(store.db),
         kinds=list(Kind), statuses=list(TargetStatus), sortings=list(Sorting),
@@ -189,19 +191,23 @@ async def _back(request: Request) -> Response:
 
 @api.get("/{name:path}/targets", name="sites.api_targets")
 async def targets(
-    site: SiteDep, wanted: FilterDep, store: StoreDep, now: NowDep, place: PlaceDep
+    site: SiteDep, wanted: FilterDep, store: StoreDep, now: NowDep, pagination: PaginationDep
 ) -> Targets:
     """Return targets of a site."""
-    part = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
+    part = await page_of_targets(
+        store.db, site.name, wanted, now, pagination.limit, pagination.after
+    )
     return Targets(targets=part.rows, is_partial=part.is_partial, next=cursor_of(part.last))
 
 
 @api.get("/{name:path}/visits", name="sites.api_visits")
 async def visits(
-    site: SiteDep, wanted: VisitFilterDep, store: StoreDep, now: NowDep, place: PlaceDep
+    site: SiteDep, wanted: VisitFilterDep, store: StoreDep, now: NowDep, pagination: PaginationDep
 ) -> Visits:
     """Return visits of a site in the last eight weeks, newest first."""
-    part = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
+    part = await site_visits(
+        store.db, site, wanted, now, pagination.limit, pagination.value(datetime)
+    )
     return Visits(visits=part.visits, next=cursor_of(part.last))
 
 

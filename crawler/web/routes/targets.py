@@ -19,7 +19,7 @@ from crawler.storage import posts, target_queries, visits
 from crawler.storage.client import Document
 from crawler.utils.urls import target_id
 from crawler.web import charts
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import Form, not_found, page, path_to, redirect_to
 from crawler.web.subprocesses import Subprocesses
 
@@ -106,24 +106,24 @@ async def index(
 
 @router.get("/targets/{target_id}", name="targets.target")
 async def show(
-    request: Request, store: StoreDep, document: TargetDep, place: PlaceDep,
+    request: Request, store: StoreDep, document: TargetDep, pagination: PaginationDep,
     outcome: Outcomes = [], done: str = "",  # noqa: B006 - FastAPI copies defaults
 ) -> Response:  # fmt: skip
     """Show a target."""
-    return await _target_page(request, store, document, place, outcome, done=done)
+    return await _target_page(request, store, document, pagination, outcome, done=done)
 
 
 async def _target_page(
-    request: Request, store: StoreDep, document: Document, place: Place, outcomes: list[Outcome],
-    form: Form | None = None, done: str = "",
+    request: Request, store: StoreDep, document: Document, pagination: Pagination,
+    outcomes: list[Outcome], form: Form | None = None, done: str = "",
 ) -> Response:  # fmt: skip
     report = target.report_of(document)
-    rows = await target_visits(store, document, place, outcomes)
-    newest = await target_versions(store, document, Place(NEW_VERSIONS, None))
+    rows = await target_visits(store, document, pagination, outcomes)
+    newest = await target_versions(store, document, Pagination(NEW_VERSIONS))
     status = 200 if form is None else 422
     return page(
         request, "targets/target.html", status=status, fragment="visits",
-        target=report, visits=rows.visits, next=rows.next, place=place,
+        target=report, visits=rows.visits, next=rows.next, pagination=pagination,
         strip=charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
         versions=newest.versions, more_versions=newest.next is not None,
         series=await target.series_of(store.db, document["spider"], document["url"]),
@@ -144,13 +144,13 @@ async def explain_page(request: Request, store: StoreDep, document: TargetDep) -
 
 @router.get("/targets/{target_id}/versions", name="targets.versions")
 async def versions_page(
-    request: Request, store: StoreDep, document: TargetDep, place: PlaceDep
+    request: Request, store: StoreDep, document: TargetDep, pagination: PaginationDep
 ) -> Response:
     """Show all versions, to choose two of them."""
-    rows = await target_versions(store, document, place)
+    rows = await target_versions(store, document, pagination)
     return page(
         request, "targets/versions.html", target=target.report_of(document),
-        versions=rows.versions, next=rows.next, place=place,
+        versions=rows.versions, next=rows.next, pagination=pagination,
     )  # fmt: skip
 
 
@@ -220,7 +220,7 @@ async def limits(request: Request, store: StoreDep, document: TargetDep) -> Resp
         for name, problem in target.problems_of_limits(document, limits, store.config).items():
             form.reject(name, problem)
     if not form.is_valid:
-        return await _target_page(request, store, document, Place(50, None), [], form)
+        return await _target_page(request, store, document, Pagination(), [], form)
     await target_queries.set_limits(store.db, document["_id"], **limits)
     return _done(request, document, "limits")
 
@@ -285,22 +285,24 @@ async def target_state(document: TargetDep) -> TargetReport:
 
 @api.get("/{target_id}/visits", name="targets.api_visits")
 async def target_visits(
-    store: StoreDep, document: TargetDep, place: PlaceDep,
+    store: StoreDep, document: TargetDep, pagination: PaginationDep,
     outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
 ) -> VisitPage:  # fmt: skip
     """Return the visits of a target, newest first."""
     chosen = [str(each) for each in outcome]
     rows = await visits.page_of_target(
-        store.db, document["spider"], document["url"], chosen, place.limit, place.after
+        store.db, document["spider"], document["url"], chosen, pagination.limit, pagination.after
     )
     return VisitPage(visits=[visit_row(row) for row in rows.rows], next=cursor_of(rows.last))
 
 
 @api.get("/{target_id}/versions", name="targets.api_versions")
-async def target_versions(store: StoreDep, document: TargetDep, place: PlaceDep) -> VersionPage:
+async def target_versions(
+    store: StoreDep, document: TargetDep, pagination: PaginationDep
+) -> VersionPage:
     """Return the versions of a target without their contents, newest first."""
     rows = await posts.read_versions(
-        store.db, document["spider"], document["url"], place.limit, place.after
+        store.db, document["spider"], document["url"], pagination.limit, pagination.after
     )
     stored = [history.version_of(row) for row in rows.rows]
     return VersionPage(versions=stored, next=cursor_of(rows.last))

@@ -109,26 +109,23 @@ class Outlet:
         return channels.next_attempt(self.channel, attempts, first_at, now, self.rng)
 
 
-@dataclass(slots=True)
-class Delivered:
-    """What a process did with the messages of a channel.
-
-    delivered, failed, dead: numbers of messages; the failed ones include the dead ones
-    reason:       cause of the last dead letter
-    is_busy:      whether another process delivers the channel
-    is_paused:    whether the channel is unavailable, so that it is tried again later
-    closed_until: time until which due messages were postponed, because of quiet hours or the hourly
-                  limit; None: none were postponed
-    """
+class ChannelReport(TypedDict):
+    """What was delivered to a channel."""
 
     channel: str
-    delivered: int = 0
-    failed: int = 0
-    dead: int = 0
-    reason: str = ""
-    is_busy: bool = False
-    is_paused: bool = False
-    closed_until: datetime | None = None
+    """Name of the channel."""
+    delivered: int
+    """Number of messages that the channel accepted."""
+    failed: int
+    """Number of messages whose attempt failed."""
+    dead: int
+    """Number of these that are not tried again."""
+    busy: bool
+    """Whether another process was delivering to the channel."""
+    unavailable: bool
+    """Whether the last attempts failed, so the others were postponed."""
+    closed_until: datetime | None
+    """Time until which quiet hours or the hourly limit postponed messages; null: none postponed."""
 
 
 class Deliverer:
@@ -143,7 +140,9 @@ class Deliverer:
         self, db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
     ) -> None:
         self._db, self._config, self._patience, self._now = db, config, patience, now
-        self._running: dict[str, asyncio.Task[Delivered]] = {}
+        self._running: dict[str, asyncio.Task[ChannelReport]] = {}
+        # Cause of the last dead letter of each channel.
+        self._causes: dict[str, str] = {}
         self._is_stopping = False
 
     def begin(self, outlets: Sequence[Outlet]) -> None:
@@ -157,7 +156,7 @@ class Deliverer:
         """Return whether a channel is being delivered."""
         return bool(self._running)
 
-    async def ended(self, seconds: float | None) -> list[Delivered]:
+    async def ended(self, seconds: float | None) -> list[ChannelReport]:
         """Return the results of channels that ended; wait for all of them, at most some seconds.
 
         Without a limit, wait for one of them. Raises StorageError if the database stays
@@ -177,10 +176,10 @@ class Deliverer:
             await self._patience.read(lambda: outbox.drop_old(self._db, self._now()))
         return results
 
-    async def stop(self) -> list[Delivered]:
+    async def stop(self) -> list[ChannelReport]:
         """Start no more attempts; return the results after those in progress have ended."""
         self._is_stopping = True
-        results: list[Delivered] = []
+        results: list[ChannelReport] = []
         while self.is_running:
             results += await self.ended(None)
         return results
@@ -190,27 +189,30 @@ class Deliverer:
         running, self._running = self._running, {}
         await end_tasks(*running.values())
 
-    async def _deliver(self, outlet: Outlet) -> Delivered:
-        result = Delivered(outlet.name)
+    async def _deliver(self, outlet: Outlet) -> ChannelReport:
+        result: ChannelReport = {
+            "channel": outlet.name, "delivered": 0, "failed": 0, "dead": 0,
+            "busy": False, "unavailable": False, "closed_until": None,
+        }  # fmt: skip
         name = f"{outbox.LEASE}{outlet.name}"
         lease = Lease(self._db, name, self._config.lease_seconds, self._patience)
         try:
             await lease.take(f"{outlet.name} is already being delivered")
         except Busy:
-            result.is_busy = True
+            result["busy"] = True
             return result
         lease.keep(partial(logger.warning, "%s: delivery stopped: %s", outlet.name))
         try:
             await self._drain(outlet, lease, result)
         finally:
             await lease.release()
-        if result.dead:
+        if result["dead"]:
             # A single line, however many messages failed.
             message = "%s: dead-lettered messages: %d; last failure: %s"
-            logger.warning(message, outlet.name, result.dead, result.reason)
+            logger.warning(message, outlet.name, result["dead"], self._causes[outlet.name])
         return result
 
-    async def _drain(self, outlet: Outlet, lease: Lease, result: Delivered) -> None:
+    async def _drain(self, outlet: Outlet, lease: Lease, result: ChannelReport) -> None:
         failures = 0
         # Nothing is sent by a process that may have lost its lease while it was paused.
         while not self._is_stopping and await lease.still_holds():
@@ -219,7 +221,7 @@ class Deliverer:
             if opens_at > now:
                 close = partial(outbox.postpone, self._db, outlet.name, now, opens_at)
                 if await self._patience.read(close):
-                    result.closed_until = opens_at
+                    result["closed_until"] = opens_at
                 return
             limit = min(outbox.BATCH, room)
             read = partial(outbox.due, self._db, outlet.name, now, outlet.grouping, limit)
@@ -234,7 +236,7 @@ class Deliverer:
                 failures = failures + failed if failed == len(part) else 0
                 requested = [each.retry_after for each in ended if each and each.retry_after]
                 if failures >= MAX_FAILURES or requested:
-                    result.is_paused = True
+                    result["unavailable"] = True
                     # The messages that were not tried wait as if they had failed once, and as long
                     # as the receiver requests: its limit is one for all messages.
                     again = outlet.next_attempt(1, now, now) or now
@@ -264,22 +266,22 @@ class Deliverer:
         outlet: Outlet,
         bundles: Sequence[Bundle],
         ended: Sequence[Failure | None],
-        result: Delivered,
+        result: ChannelReport,
     ) -> int:
         """Store the results of attempts; return the number of failed ones."""
         now = self._now()
         pairs = list(zip(bundles, ended, strict=True))
         accepted = [bundle for bundle, failure in pairs if failure is None]
         await self._patience.read(lambda: outbox.record_delivered(self._db, accepted, now))
-        result.delivered += sum(bundle.size for bundle in accepted)
+        result["delivered"] += sum(bundle.size for bundle in accepted)
         for bundle, failure in pairs:
             if failure is None:
                 continue
-            result.failed += bundle.size
+            result["failed"] += bundle.size
             again = outlet.next_attempt(bundle.attempts + 1, bundle.first_at(now), now)
             if again is None:
-                result.dead += bundle.size
-                result.reason = failure.reason
+                result["dead"] += bundle.size
+                self._causes[outlet.name] = failure.reason
             else:
                 again = outlet.open_from(max(again, now + (failure.retry_after or timedelta())))
             store = partial(
@@ -301,25 +303,6 @@ async def _attempt(outlet: Outlet, bundle: Bundle) -> Failure | None:
 # Interval of searches for new events while a channel is still being delivered, and time after which
 # a process that delivers only once ends.
 ROUND_SECONDS, MAX_SECONDS = 5.0, 600.0
-
-
-class ChannelReport(TypedDict):
-    """What was delivered to a channel."""
-
-    channel: str
-    """Name of the channel."""
-    delivered: int
-    """Number of messages that the channel accepted."""
-    failed: int
-    """Number of messages whose attempt failed."""
-    dead: int
-    """Number of these that are not tried again."""
-    busy: bool
-    """Whether another process was delivering to the channel."""
-    unavailable: bool
-    """Whether the last attempts failed, so the others were postponed."""
-    closed_until: datetime | None
-    """Time until which quiet hours or the hourly limit postponed messages; null: none postponed."""
 
 
 class DeliveryReport(TypedDict):
@@ -435,13 +418,13 @@ class Rounds:
             "messages": counts["messages"],
             "confirmed": confirmed.confirmed,
             "dropped": confirmed.dropped,
-            "channels": sorted(map(_report_of, delivered), key=lambda each: each["channel"]),
+            "channels": sorted(delivered, key=lambda each: each["channel"]),
         }
         return report, problems
 
     async def stop(self) -> list[ChannelReport]:
         """Start no more attempts; return the results after those in progress have ended."""
-        return list(map(_report_of, await self._deliverer.stop()))
+        return await self._deliverer.stop()
 
     async def cancel(self) -> None:
         """Cancel all attempts; those in progress will be repeated."""
@@ -499,18 +482,6 @@ def merged(before: Sequence[ChannelReport], after: Sequence[ChannelReport]) -> l
             total["dead"] += earlier["dead"]
         by_name[channel["channel"]] = total
     return list(by_name.values())
-
-
-def _report_of(delivered: Delivered) -> ChannelReport:
-    return {
-        "channel": delivered.channel,
-        "delivered": delivered.delivered,
-        "failed": delivered.failed,
-        "dead": delivered.dead,
-        "busy": delivered.is_busy,
-        "unavailable": delivered.is_paused,
-        "closed_until": delivered.closed_until,
-    }
 
 
 async def status(db: Database, file: Path) -> NotifyStatus:

@@ -13,7 +13,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.rounds import Delivered, Deliverer, Failure, preview, run_round
+from crawler.notify.rounds import ChannelReport, Deliverer, Failure, preview, run_round
 from crawler.notify.rules import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened
@@ -35,17 +35,17 @@ def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
     return asyncio.run(run())
 
 
-async def deliver(db: Database, *outlets: Outlet, after: float = 0) -> list[Delivered]:
+async def deliver(db: Database, *outlets: Outlet, after: float = 0) -> list[ChannelReport]:
     """Deliver the messages that are due `after` seconds later."""
     config = Config.load(mongo_uri="mongodb://unused")
     now = LATER + timedelta(seconds=after)
     deliverer = Deliverer(db, config, MongoRetry(0), lambda: now)
     deliverer.begin(outlets)
-    results: list[Delivered] = []
+    results: list[ChannelReport] = []
     while deliverer.is_running:
         results += await deliverer.ended(None)
     order = [outlet.name for outlet in outlets]
-    return sorted(results, key=lambda result: order.index(result.channel))
+    return sorted(results, key=lambda result: order.index(result["channel"]))
 
 
 def test_event_becomes_one_message_per_channel(stored: tuple[Db, str]) -> None:
@@ -243,12 +243,12 @@ def test_broken_channel_delays_no_other_and_is_retried(stored: tuple[Db, str]) -
     database.visits.insert_many([visit(page, page) for page in range(50)])
     broken, works = Outlet("broken", refusals=10**6, pauses=(60.0, 60.0)), Outlet("works")
 
-    async def run(db: Database) -> list[list[Delivered]]:
+    async def run(db: Database) -> list[list[ChannelReport]]:
         await expand_all(db, rule_set("broken", "works"))
         return [await deliver(db, broken, works, after=each) for each in (0, 61, 122, 183)]
 
     first, *_ = in_database(uri, run)
-    assert [(each.delivered, each.is_paused) for each in first] == [(0, True), (50, False)]
+    assert [(each["delivered"], each["unavailable"]) for each in first] == [(0, True), (50, False)]
     dead = in_database(uri, outbox.dead_letters)
     assert {letter["reason"] for letter in dead} == {"status 503"}
     assert {letter["attempts"] for letter in dead} == {3}
@@ -276,7 +276,7 @@ def test_no_message_is_sent_before_the_time_that_the_receiver_requests(
         done = []
         for seconds in (0, 61, 3599, 3601):
             (each,) = await deliver(db, limited, after=seconds)
-            done.append((each.delivered, each.is_paused, len(limited.attempted)))
+            done.append((each["delivered"], each["unavailable"], len(limited.attempted)))
         return done
 
     # The first messages are sent concurrently.
@@ -410,9 +410,9 @@ def test_channel_is_delivered_by_one_process_at_a_time(stored: tuple[Db, str]) -
         await expand_all(db, rule_set("phone"))
         other = Lease(db, f"{outbox.LEASE}phone", 30, MongoRetry(0))
         await other.take("busy")
-        busy = [(await deliver(db, phone))[0].is_busy]
+        busy = [(await deliver(db, phone))[0]["busy"]]
         await other.release()
-        return [*busy, (await deliver(db, phone))[0].is_busy]
+        return [*busy, (await deliver(db, phone))[0]["busy"]]
 
     assert in_database(uri, run) == [True, False]
     assert len(phone.accepted) == 1
@@ -535,7 +535,7 @@ def test_channel_limits_messages_per_hour(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> list[int]:
         await expand_all(db, rule_set("phone"))
         times = (0, 1800, 3601, 7203)
-        return [(await deliver(db, phone, after=each))[0].delivered for each in times]
+        return [(await deliver(db, phone, after=each))[0]["delivered"] for each in times]
 
     assert in_database(uri, run) == [2, 0, 2, 1]
     in_order = [f"{PAGE}{page}" for page in range(5)]
@@ -550,7 +550,7 @@ def test_quiet_hours_postpone_messages(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> None:
         await expand_all(db, rule_set("phone"))
         (quiet,) = await deliver(db, phone)
-        assert (quiet.delivered, quiet.closed_until) == (0, phone.opens_at)
+        assert (quiet["delivered"], quiet["closed_until"]) == (0, phone.opens_at)
         row = database.outbox.find_one({})
         assert row is not None
         assert (row["due"], row["attempts"]) == (phone.opens_at, 0)

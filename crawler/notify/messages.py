@@ -30,6 +30,7 @@ from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.text import count, is_price, price
+from crawler.utils.time import iso
 from crawler.utils.urls import target_id
 
 if TYPE_CHECKING:
@@ -355,11 +356,6 @@ def one_line(text: str) -> str:
     """Return a text without line breaks and control characters, cut to a title's length."""
     shown = " ".join(_CONTROL.sub(" ", text).split())
     return f"{shown[: MAX_TITLE_CHARACTERS - 1]}…" if len(shown) > MAX_TITLE_CHARACTERS else shown
-
-
-def iso(at: datetime) -> str:
-    """Format an aware time as `2026-05-01T12:00:00Z`."""
-    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 class _AnyField(dict[str, str]):

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 
 from crawler.fetch.post import post, reason_of
 from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp, without_secrets
-from crawler.notify.messages import Message, iso, one_line
+from crawler.notify.messages import Message, one_line
+from crawler.utils.time import iso
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

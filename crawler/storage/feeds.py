@@ -41,7 +41,13 @@ from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.paging import Key, keys_of
 from crawler.storage.posts import of_feed, store_versions, update_of, version_of, with_field
-from crawler.storage.targets import ALIVE, MAX_CATEGORIES, URL_COLLECTIONS, new_document
+from crawler.storage.targets import (
+    ALIVE,
+    MAX_CATEGORIES,
+    URL_COLLECTIONS,
+    feed_spiders,
+    new_document,
+)
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
 
@@ -179,8 +185,7 @@ async def page_of(
 ) -> tuple[list[tuple[Document, Document]], Key | None]:
     """Return a page of feeds as `listed` yields them, and the key of the next page."""
     # Without these ranges, the server would also read the targets of sites without feeds.
-    names = await db.targets.distinct("spider", {"kind": FEED})
-    of_spiders = [{"_id": keys_of(name)} for name in names]
+    of_spiders = [{"_id": keys_of(name)} for name in await feed_spiders(db)]
     if not of_spiders:
         return [], None
     query = {"$and": [query, {"$or": of_spiders}]}

@@ -227,8 +227,8 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     content = fetched.content or {}
     page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
     page |= {"visit": visit.id, "fence": fetched.target.fence}
-    fields = {name: value for name, value in content.items() if name != "main_text"}
-    current: Document = {"page": page | {"fields": fields, "markup": list(fetched.markup)}}
+    page |= {"fields": _without_main_text(content), "markup": list(fetched.markup)}
+    current: Document = {"page": page}
     if text := as_texts(content, fetched.markup).get("main_text"):
         current["text"] = text
     key = str(fetched.target.post)
@@ -262,20 +262,32 @@ def update_of(
                        set only if the post is new
     """
     fetched, target = visit.fetched, visit.fetched.target
-    current = current | {
-        "fields": {name: value for name, value in content.items() if name != "main_text"},
-        "changed_at": fetched.at,
-        "visit": visit.id,
-        "fence": target.fence,
-    }
+    current = current | {"changed_at": fetched.at, "visit": visit.id, "fence": target.fence}
     constant = constant | {"spider": target.spider, "first_seen": fetched.at}
-    update = {"$set": current, "$setOnInsert": constant}
-    # Names of fields to compare, and of fields with HTML, if any.
-    for name, fields in (("compare", fetched.compared), ("markup", fetched.markup or None)):
-        update = with_field(update, name, None if fields is None else list(fields))
-    update = with_verdict(with_words(update, update["$set"]), verdicts.get(key))
+    update = content_update(content, fetched.markup, fetched.compared, current)
+    update = with_verdict(update | {"$setOnInsert": constant}, verdicts.get(key))
     update = with_field(update, "item", visit.items.get(key))
     return {"_id": key} | leases.unless_passed(target.fence), update
+
+
+def content_update(
+    content: Document, markup: Sequence[str], compared: Sequence[str] | None, current: Document
+) -> Document:
+    """Return the update that stores a content in its post.
+
+    markup:   names of the fields with HTML
+    compared: names of the fields to compare; None: the default fields
+    current:  other fields to set: the title, the text and so on
+    """
+    update: Document = {"$set": current | {"fields": _without_main_text(content)}}
+    for name, names in (("compare", compared), ("markup", markup or None)):
+        update = with_field(update, name, None if names is None else list(names))
+    return with_words(update, update["$set"])
+
+
+def _without_main_text(content: Document) -> Document:
+    """Return a content without its main text, which posts have as `text`."""
+    return {name: value for name, value in content.items() if name != MAIN_TEXT}
 
 
 async def field_coverage(

@@ -19,7 +19,7 @@ from pymongo import DeleteOne, UpdateOne
 from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
 from crawler.storage.client import Database, Document, Item, in_batches
-from crawler.storage.posts import recount_bytes, with_field, with_words
+from crawler.storage.posts import content_update, recount_bytes
 
 BATCH = 500
 # A document is limited to 16 MB, and a write cannot be split over several documents.
@@ -90,16 +90,8 @@ def post_update(
 ) -> Document:
     """Return the update of an item with a restated content. compared: None: the default fields."""
     texts = as_texts(content, markup)
-    update: Document = {
-        "$set": {
-            "fields": {name: value for name, value in content.items() if name != "main_text"},
-            "title": texts.get("title"),
-            "text": texts.get("main_text"),
-        }
-    }
-    for name, values in (("compare", compared), ("markup", markup or None)):
-        update = with_field(update, name, None if values is None else list(values))
-    return with_words(update, update["$set"])
+    current = {"title": texts.get("title"), "text": texts.get("main_text")}
+    return content_update(content, markup, compared, current)
 
 
 async def store(db: Database, spider: str, batch: Sequence[Writes], now: datetime) -> list[str]:

@@ -32,6 +32,11 @@ def start_of_day(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
+def iso(moment: datetime) -> str:
+    """Format an aware time as `2026-05-01T12:00:00Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def milliseconds(moment: datetime) -> int:
     """Return the whole milliseconds since the start of 1970 (UTC)."""
     return (moment - EPOCH) // timedelta(milliseconds=1)

@@ -34,7 +34,7 @@ from starlette.types import Scope
 
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError, cause_of
 from crawler.utils.text import amount, count, documents, megabytes, plain, span
-from crawler.utils.time import NEVER
+from crawler.utils.time import NEVER, iso
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
     CSRF_FIELD,
@@ -89,7 +89,7 @@ def time_of(at: datetime | None) -> Markup:
         return NOTHING
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        f"{utc:%Y-%m-%dT%H:%M:%S}Z", f"{utc:%Y-%m-%d %H:%M:%S} UTC", f"{utc:%Y-%m-%d %H:%M} UTC"
+        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", f"{utc:%Y-%m-%d %H:%M} UTC"
     )
 
 
@@ -101,7 +101,7 @@ def ago(at: datetime | None, now: datetime) -> Markup:
     text = f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(
-        f"{utc:%Y-%m-%dT%H:%M:%S}Z", f"{utc:%Y-%m-%d %H:%M:%S} UTC", text
+        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", text
     )
 
 

@@ -275,11 +275,6 @@ class Figures:
         value: Value | None = entry.value
         return value
 
-    def drop(self, key: Hashable) -> None:
-        """Compute a number again when it is next needed."""
-        if (entry := self._entries.get(key)) is not None:
-            entry.since = entry.until = 0.0
-
     async def close(self) -> None:
         """Wait a moment for computations in progress, then cancel them."""
         tasks = [entry.task for entry in self._entries.values() if entry.task]

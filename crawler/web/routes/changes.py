@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from xml.etree import ElementTree
 
@@ -36,6 +36,7 @@ from crawler.storage import readers, targets, users
 from crawler.storage.client import Store
 from crawler.storage.paging import Key
 from crawler.storage.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
+from crawler.utils.time import iso
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, Time, cursor_of
 from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect, redirect_to
@@ -146,7 +147,7 @@ def atom_feed(
     feed = ElementTree.Element("feed", {"xmlns": ATOM})
     _add(feed, "id", feed_id)
     _add(feed, "title", "Changes in Freshet")
-    _add(feed, "updated", _time(max((each["at"] for _, each in entries), default=updated)))
+    _add(feed, "updated", iso(max((each["at"] for _, each in entries), default=updated)))
     _add(ElementTree.SubElement(feed, "author"), "name", "Freshet")
     ElementTree.SubElement(
         feed, "link", {"rel": "self", "type": "application/atom+xml", "href": address}
@@ -159,7 +160,7 @@ def atom_feed(
         name = " ".join((each["title"] or each["url"])[:MAX_TITLE].split())
         more = f" and {pages - 1:,} more" if pages > 1 else ""
         _add(item, "title", f"{WORDS[each['kind']]}: {name}{more}")
-        _add(item, "updated", _time(each["at"]))
+        _add(item, "updated", iso(each["at"]))
         url = each["url"]
         href = url if is_linked(url) and len(url) <= MAX_URL else site
         ElementTree.SubElement(item, "link", {"rel": "alternate", "href": _clean(href)})
@@ -180,10 +181,6 @@ def _add(parent: ElementTree.Element, name: str, text: str) -> None:
 
 def _clean(text: str) -> str:
     return INVALID.sub("\ufffd", text)
-
-
-def _time(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
 
 
 router = APIRouter(prefix="/changes")

@@ -224,9 +224,10 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
     begun = await _in_state(db, STAGING, spiders)
     for plan in begun:
         await _discard(db, plan)
-    # A crash may leave staged collections of plans that are active or discarded.
-    needed = await db.plans.distinct("_id", {"state": {"$in": [STAGING, ACTIVATING]}})
+    # A crash may leave staged collections of plans that are active or discarded. The plans are read
+    # after the collections: a replan of other sites stores its plan before it stages anything.
     staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
+    needed = await db.plans.distinct("_id", {"state": {"$in": [STAGING, ACTIVATING]}})
     for name in set(staged) - {f"{STAGED}{key}" for key in needed}:
         await db.drop_collection(name)
     return len(begun)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
+from pymongo.asynchronous.database import AsyncDatabase
 
 from crawler.dedup.sketch import scheme_of
 from crawler.errors import StorageError
@@ -270,6 +271,22 @@ def test_staged_rows_left_by_a_crash_are_deleted(stored: tuple[Db, str]) -> None
     run(uri, lambda db: plans.activate(db, document(), updated_plans(3), LONGEST))
     assert staged(db) == ["staged_mine"]
     assert active_schedules(db) == {("new", SOON): 3}
+
+
+def test_recovery_keeps_what_a_replan_of_other_sites_begins_to_stage(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, uri = stored
+    list_names = AsyncDatabase.list_collection_names
+
+    async def begin_and_list(adb: Database, **options: Any) -> list[str]:
+        db.plans.insert_one({"_id": "mine", "at": READ_AT, "spiders": ["blog"], "state": "staging"})
+        db.staged_mine.insert_one({"_id": "blog http://blog.example/"})
+        return await list_names(adb, **options)
+
+    monkeypatch.setattr(AsyncDatabase, "list_collection_names", begin_and_list)
+    run(uri, lambda adb: plans.recover(adb, READ_AT, [SPIDER]))
+    assert staged(db) == ["staged_mine"]
 
 
 @pytest.mark.soak

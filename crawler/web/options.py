@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.urls import is_http
-from crawler.web.dashboards.sources import Places
+from crawler.web.dashboards.sources import Folders
 
 LOOPBACK = "127.0.0.1"
 PORT, MAX_PORT = 8787, 65_535
@@ -110,7 +110,7 @@ class WebOptions:
     hosts: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     dashboards: Path | None = None
-    builds: Places | None = None
+    builds: Folders | None = None
     push: SubscriptionOptions | None = None
     hosts_setting: str = "FRESHET_WEB_HOSTS"
 

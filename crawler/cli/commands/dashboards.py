@@ -34,10 +34,10 @@ class Command(ActionsCommand):
     @property
     def actions(self) -> Mapping[str, Action]:
         """Return the action."""
-        from crawler.web.dashboards.sources import add_places
+        from crawler.web.dashboards.sources import add_folders
 
         summary = "Write the dashboards whose cells or templates changed"
-        return {"build": Action(summary, self.example, run_build, add_places)}
+        return {"build": Action(summary, self.example, run_build, add_folders)}
 
 
 def run_build(config: Config, opts: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     from crawler.web.dashboards import sources
     from crawler.web.dashboards.build import Cells, build
 
-    folders = sources.places(opts.templates, sources.output_folder(config, opts.out))
+    folders = sources.checked_folders(opts.templates, sources.output_folder(config, opts.out))
     templates = sources.find(folders.templates)
     rows = with_database(config, cells.read)
     now = config.clock.now()

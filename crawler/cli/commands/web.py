@@ -104,7 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     from crawler.ops.schedule import command_line_settings
-    from crawler.web.dashboards.sources import find, output_folder, places
+    from crawler.web.dashboards.sources import checked_folders, find, output_folder
     from crawler.web.options import (
         Address,
         WebOptions,
@@ -120,7 +120,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     out = output_folder(config, opts.dashboards_out)
     builds = None
     if opts.dashboards is not None:
-        builds = places(opts.dashboards or None, out, "--dashboards-out")
+        builds = checked_folders(opts.dashboards or None, out, "--dashboards-out")
         # An error here ends the command; later errors are only printed.
         find(builds.templates)
     options = WebOptions(

@@ -40,7 +40,7 @@ from crawler.utils.text import HOUR, count, is_price, period, price, span
 from crawler.web.dashboards.sources import (
     BUILT_IN,
     STATES,
-    Places,
+    Folders,
     Sources,
     Stamp,
     find,
@@ -532,12 +532,12 @@ def _render(
 
 
 @asynccontextmanager
-async def kept_current(database: WebDatabase, places: Places) -> AsyncIterator[None]:
+async def kept_current(database: WebDatabase, folders: Folders) -> AsyncIterator[None]:
     """Rebuild dashboards inside the context, as soon as their cells or templates change.
 
     Problems are printed on stderr. A build in progress is completed at the end.
     """
-    updates = Updates(database, places)
+    updates = Updates(database, folders)
     work = asyncio.create_task(updates.work())
     try:
         yield
@@ -548,8 +548,8 @@ async def kept_current(database: WebDatabase, places: Places) -> AsyncIterator[N
 class Updates:
     """Builds the dashboards of a folder whenever they are due."""
 
-    def __init__(self, database: WebDatabase, places: Places) -> None:
-        self.places = places
+    def __init__(self, database: WebDatabase, folders: Folders) -> None:
+        self.folders = folders
         self._database = database
         self._clock = database.config.clock
         self._stamp: Stamp | None = None
@@ -584,7 +584,7 @@ class Updates:
 
     async def _check(self) -> None:
         """Build the pages that are due; reads the contents of cells only if a state has changed."""
-        templates, out = self.places.templates, self.places.out
+        templates, out = self.folders.templates, self.folders.out
         current = await asyncio.to_thread(stamp, templates)
         if current != self._stamp:
             self._sources = await asyncio.to_thread(find, templates)
@@ -603,7 +603,7 @@ class Updates:
 
     async def _build(self) -> None:
         """Build the pages that are due; the first build also retries pages that failed before."""
-        stored, out = await self._read(content=True), self.places.out
+        stored, out = await self._read(content=True), self.folders.out
         retry = not self._has_built
         async with self._building:
             done = await asyncio.to_thread(build, stored, self._sources, out, retry=retry)

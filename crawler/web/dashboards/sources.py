@@ -1,4 +1,4 @@
-"""Sources and places of dashboards: templates, static files, the output folder; command options."""
+"""Sources and folders of dashboards: templates, static files, the output; command options."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def _digest(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Folders:
     """Source and output folders. templates=None: the built-in page of all cells."""
 
     templates: Path | None
     out: Path
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
+def add_folders(parser: argparse.ArgumentParser) -> None:
     """Add the options of `scrapy dashboards build`."""
     parser.add_argument(
         "templates",
@@ -154,18 +154,18 @@ def output_folder(config: Config, folder: str | None = None) -> Path:
     return Path(folder or config.data_dir / "dashboards").absolute()
 
 
-def places(templates_folder: str | None, out: Path, option: str = "--out") -> Places:
+def checked_folders(templates_folder: str | None, out: Path, option: str = "--out") -> Folders:
     """Validate the folders; raises ConfigError.
 
     templates_folder: chosen by the user; None: the built-in page
     option:           name of the option for `out`, for error messages
     """
     if templates_folder is None:
-        return Places(None, out)
+        return Folders(None, out)
     templates = Path(templates_folder).absolute()
     inner, outer = templates.resolve(), out.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise ConfigError(f"{option} {out}: the template and output folders must not overlap")
     if inner.is_relative_to(BUILT_IN):
         raise ConfigError(f"{templates}: these templates are built in. Omit the folder")
-    return Places(templates, out)
+    return Folders(templates, out)

@@ -70,7 +70,9 @@ async def newest_changes(
         if row["outcome"] in (Outcome.NEW, Outcome.CHANGED) and "posts_new" not in row
     ]
     summaries = {
-        row["_id"]: summary_of(before, after, row["diff_size"])
+        row["_id"]: summary_of(
+            before, after, row["diff_size"], is_new=row["outcome"] == Outcome.NEW
+        )
         async for row, before, after in change_events.with_contents(db, compared)
     }
     for row in rows:
@@ -104,15 +106,18 @@ def posts_summary(new: int, edited: int, titles: Sequence[str]) -> str:
     return _short(": ".join(filter(None, (parts, "; ".join(titles)))))
 
 
-def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:
+def summary_of(
+    before: Document | None, after: Document | None, diff_size: int, *, is_new: bool
+) -> str:
     """Summarize the changes between two contents, or the content of a new page, in one line.
 
-    diff_size: characters that differ, shown instead of long values
+    before, after: None: not stored
+    diff_size:     characters that differ, shown instead of long values and of contents not stored
     """
-    if after is None:
-        return f"{count(diff_size, 'character')} differ" if diff_size else ""
-    if before is None:
+    if after is not None and is_new:
         return _short(next(filter(None, map(_text, after.values())), ""))
+    if before is None or after is None:
+        return f"{count(diff_size, 'character')} differ" if diff_size else ""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
     summary = "; ".join(parts)

@@ -435,15 +435,9 @@ async def _summary(db: Database, net: NetChange, contents: Contents) -> str:
             sum(row.get(name) or 0 for row in net.events) for name in ("posts_new", "posts_edited")
         )
         return posts_summary(new, edited, titles)
-    before, after = contents
-    if net.kind == "new":
-        return summary_of(None, after, net.size)
-    if net.is_same:
+    if net.is_same and net.kind != "new":
         return SAME_CONTENT
-    if before is None:
-        # Without the earlier content, the later one would look like a new page.
-        return summary_of(None, None, net.size)
-    return summary_of(before, after, net.size)
+    return summary_of(*contents, net.size, is_new=net.kind == "new")
 
 
 MAX_FIELDS = 50

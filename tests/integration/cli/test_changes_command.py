@@ -74,6 +74,17 @@ def test_changes_lists_new_changed_gone_and_restored_pages(shop: tuple[Freshet, 
     assert events(freshet, "--until", "1h") == []
 
 
+def test_page_whose_earlier_version_was_pruned_does_not_look_new(
+    shop: tuple[Freshet, Pages], database: Db
+) -> None:
+    freshet, pages = shop
+    pages.item("/item/a", "Apple</h1><b>12</b><i>red</i><h1>")
+    crawl(freshet)
+    assert database.versions.delete_one({"content.price": 10}).deleted_count == 1
+    (row,) = events(freshet, "--match", "item/a", "--limit", "1")
+    assert (row["outcome"], row["summary"]) == ("changed", f"{row['diff_size']} characters differ")
+
+
 def test_text_output_prints_number_of_omitted_changes(shop: tuple[Freshet, Pages]) -> None:
     done = run(shop[0], "changes", "--limit", "1")
     first, summary, last = done.out.splitlines()

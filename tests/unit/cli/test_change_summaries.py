@@ -40,10 +40,10 @@ LONG = "word " * 30
 def test_change_is_summarized_on_one_line(
     before: dict[str, Any] | None, after: dict[str, Any] | None, summary: str
 ) -> None:
-    assert summary_of(before, after, 7) == summary
+    assert summary_of(before, after, 7, is_new=before is None) == summary
 
 
 def test_summary_is_short_and_has_no_escape_codes() -> None:
-    summary = summary_of(None, {"title": "\x1b[2J" + LONG * 1000})
+    summary = summary_of(None, {"title": "\x1b[2J" + LONG * 1000}, 0, is_new=True)
     assert len(summary) <= MAX_SUMMARY
     assert "\x1b" not in summary

@@ -129,9 +129,9 @@ class ChannelReport(TypedDict):
 
 
 class Deliverer:
-    """Delivers the due messages of several channels concurrently.
+    """Runs rounds, which deliver the due messages of several channels concurrently.
 
-    A channel may be slow: `begin` and `ended` let a caller continue with the other channels.
+    Deliveries that take longer than a round continue, and do not delay other channels.
 
     patience: retries while MongoDB is unavailable
     """
@@ -144,6 +144,42 @@ class Deliverer:
         # Cause of the last dead letter of each channel.
         self._causes: dict[str, str] = {}
         self._is_stopping = False
+
+    async def run_round(
+        self, seconds: float | None, *, confirms: bool = True
+    ) -> tuple[DeliveryReport, list[str]]:
+        """Run a round; return its report, and the problems of rules and channels.
+
+        The report has the channels that ended during the round.
+
+        seconds:  maximum time to wait for channels; None: until one of them has ended
+        confirms: also decide on messages that wait for the next visit of their page, which reads
+                  all of them
+
+        Raises ConfigError for an invalid `notify.toml`; nothing is changed then. Raises
+        StorageError if the database stays unavailable.
+        """
+        db, patience = self._db, self._patience
+        rules = await patience.read(lambda: RuleSet.read(db, self._config.notify_file))
+        problems = rules.problems(await patience.read(lambda: targets.spiders(db)))
+        counts: Counter[str] = Counter()
+        while (done := await patience.read(lambda: expand(db, rules, self._now()))).events:
+            counts["events"] += done.events
+            counts["messages"] += done.messages
+        confirmed = Confirmation(0, 0)
+        if confirms:
+            confirmed = await patience.read(lambda: confirm(db, rules.channels, self._now()))
+        private, web_url = self._config.private_hosts, self._config.web_url
+        self.begin([Outlet(name, each, private, web_url) for name, each in rules.channels.items()])
+        delivered = await self.ended(seconds)
+        report: DeliveryReport = {
+            "events": counts["events"],
+            "messages": counts["messages"],
+            "confirmed": confirmed.confirmed,
+            "dropped": confirmed.dropped,
+            "channels": sorted(delivered, key=lambda each: each["channel"]),
+        }
+        return report, problems
 
     def begin(self, outlets: Sequence[Outlet]) -> None:
         """Start delivering the channels that are not being delivered yet."""
@@ -367,71 +403,7 @@ class PreviewedMessage(TypedDict):
     """Text of the message."""
 
 
-class Rounds:
-    """Rounds of notifications, one after the other.
-
-    Deliveries that take longer than a round continue, and do not delay other channels.
-    """
-
-    def __init__(
-        self, db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
-    ) -> None:
-        self._db, self._config, self._patience, self._now = db, config, patience, now
-        self._deliverer = Deliverer(db, config, patience, now)
-
-    @property
-    def is_delivering(self) -> bool:
-        """Return whether a channel is being delivered."""
-        return self._deliverer.is_running
-
-    async def run(
-        self, seconds: float | None, *, confirms: bool = True
-    ) -> tuple[DeliveryReport, list[str]]:
-        """Run a round; return its report, and the problems of rules and channels.
-
-        The report has the channels that ended during the round.
-
-        seconds:  maximum time to wait for channels; None: until one of them has ended
-        confirms: also decide on messages that wait for the next visit of their page, which reads
-                  all of them
-
-        Raises ConfigError for an invalid `notify.toml`; nothing is changed then. Raises
-        StorageError if the database stays unavailable.
-        """
-        db, patience = self._db, self._patience
-        rules = await patience.read(lambda: RuleSet.read(db, self._config.notify_file))
-        problems = rules.problems(await patience.read(lambda: targets.spiders(db)))
-        counts: Counter[str] = Counter()
-        while (done := await patience.read(lambda: expand(db, rules, self._now()))).events:
-            counts["events"] += done.events
-            counts["messages"] += done.messages
-        confirmed = Confirmation(0, 0)
-        if confirms:
-            confirmed = await patience.read(lambda: confirm(db, rules.channels, self._now()))
-        private, web_url = self._config.private_hosts, self._config.web_url
-        self._deliverer.begin(
-            [Outlet(name, each, private, web_url) for name, each in rules.channels.items()]
-        )
-        delivered = await self._deliverer.ended(seconds)
-        report: DeliveryReport = {
-            "events": counts["events"],
-            "messages": counts["messages"],
-            "confirmed": confirmed.confirmed,
-            "dropped": confirmed.dropped,
-            "channels": sorted(delivered, key=lambda each: each["channel"]),
-        }
-        return report, problems
-
-    async def stop(self) -> list[ChannelReport]:
-        """Start no more attempts; return the results after those in progress have ended."""
-        return await self._deliverer.stop()
-
-    async def cancel(self) -> None:
-        """Cancel all attempts; those in progress will be repeated."""
-        await self._deliverer.cancel()
-
-
-async def run_round(
+async def deliver_due(
     db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
 ) -> tuple[DeliveryReport, list[str]]:
     """Deliver until nothing is due; return the sums, and the problems of rules and channels.
@@ -442,18 +414,18 @@ async def run_round(
     Raises ConfigError for an invalid `notify.toml`, and StorageError if the database stays
     unavailable.
     """
-    rounds, sums = Rounds(db, config, patience, now), no_deliveries()
+    deliverer, sums = Deliverer(db, config, patience, now), no_deliveries()
     loop = asyncio.get_running_loop()
     until = loop.time() + MAX_SECONDS
     try:
-        report, problems = await rounds.run(ROUND_SECONDS)
+        report, problems = await deliverer.run_round(ROUND_SECONDS)
         add_to(sums, report)
-        while rounds.is_delivering and loop.time() < until:
-            report, problems = await rounds.run(ROUND_SECONDS, confirms=False)
+        while deliverer.is_running and loop.time() < until:
+            report, problems = await deliverer.run_round(ROUND_SECONDS, confirms=False)
             add_to(sums, report)
-        sums["channels"] = merged(sums["channels"], await rounds.stop())
+        sums["channels"] = merged(sums["channels"], await deliverer.stop())
     finally:
-        await rounds.cancel()
+        await deliverer.cancel()
     return sums, problems
 
 

@@ -125,7 +125,7 @@ async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
         try:
             patience = MongoRetry(PATIENCE_SECONDS, store.revive)
             now = config.clock.now
-            report, problems = await rounds.run_round(store.db, config, patience, now)
+            report, problems = await rounds.deliver_due(store.db, config, patience, now)
         finally:
             await store.close()
     for problem in problems:
@@ -145,7 +145,7 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     sums = rounds.no_deliveries()
     store = await Store.open(config)
     patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-    deliveries = rounds.Rounds(store.db, config, patience, config.clock.now)
+    deliverer = rounds.Deliverer(store.db, config, patience, config.clock.now)
     logged, problems = "", list[str]()
     with suppress(FreshetError):
         rules = await patience.read(lambda: RuleSet.read(store.db, config.notify_file))
@@ -156,7 +156,7 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
             problems = []
             began = loop.time()
             try:
-                report, problems = await deliveries.run(
+                report, problems = await deliverer.run_round(
                     FOLLOW_SECONDS, confirms=round_number % CONFIRM_ROUNDS == 0
                 )
                 rounds.add_to(sums, report)
@@ -175,9 +175,9 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
                 async with asyncio.timeout(max(0.0, began + FOLLOW_SECONDS - loop.time())):
                     await stop.wait()
                     break
-        sums["channels"] = rounds.merged(sums["channels"], await deliveries.stop())
+        sums["channels"] = rounds.merged(sums["channels"], await deliverer.stop())
     finally:
-        await deliveries.cancel()
+        await deliverer.cancel()
         await store.close()
     return sums, problems
 

@@ -13,7 +13,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.rounds import ChannelReport, Deliverer, Failure, preview, run_round
+from crawler.notify.rounds import ChannelReport, Deliverer, Failure, deliver_due, preview
 from crawler.notify.rules import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened
@@ -371,7 +371,7 @@ def test_invalid_channel_does_not_block_others(stored: tuple[Db, str], tmp_path:
 
     async def run(db: Database) -> list[str]:
         config = Config.load(mongo_uri="mongodb://unused", notify_file=file)
-        _, problems = await run_round(db, config, MongoRetry(0), lambda: LATER)
+        _, problems = await deliver_due(db, config, MongoRetry(0), lambda: LATER)
         return problems
 
     (problem,) = in_database(uri, run)

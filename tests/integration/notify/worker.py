@@ -42,7 +42,7 @@ async def deliver(uri: str) -> None:
     patience = MongoRetry(RETRY_SECONDS)
     store = await patience.ask(lambda: Store.open(config))
     while True:
-        await rounds.run_round(store.db, config, patience, lambda: datetime.now(UTC))
+        await rounds.deliver_due(store.db, config, patience, lambda: datetime.now(UTC))
         await asyncio.sleep(0.05)
 
 

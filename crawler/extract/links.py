@@ -251,7 +251,8 @@ def wanted_links(
                     password and has no selected link
     """
     elements = list(link_elements(response))
-    sessions = session_parameters(url for _, url in elements)
+    # The time and memory for one URL grow with the square of its length.
+    sessions = session_parameters(url for _, url in elements if len(url) <= max_characters)
     links = _Links(wrapper, max_characters, counts, sessions)
     items: list[tuple[etree._Element, str]] = []
     for element, url in elements:

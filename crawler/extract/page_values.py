@@ -28,12 +28,12 @@ from crawler.extract.main_text import (
     CONTENT_TAGS,
     HEADINGS,
     MAX_UNSURE_CHARACTERS,
-    OG_TITLE,
     Block,
     blocks_of,
     elements_beside,
     main_text,
     title_heading,
+    titles_of,
 )
 from crawler.extract.plain_text import UNSEEN
 
@@ -140,8 +140,7 @@ def page_values(response: TextResponse) -> dict[str, Any]:
     if not bodies:
         return values
     body = bodies[0].root
-    titles = [response.xpath(query).get() or "" for query in (OG_TITLE, "string(//title)")]
-    titles.append(values["title"] or "")
+    titles = [*titles_of(response), values["title"] or ""]
     blocks = blocks_of(body, without=UNSEEN)
     beside = elements_beside(body, blocks)
     if offers := structured_lines(body.getroottree().getroot(), titles, beside):

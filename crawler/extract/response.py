@@ -125,7 +125,8 @@ FAILURE = re.compile(
 )
 # JSON types such as application/ld+json have no class in Scrapy.
 TEXT_TYPE = re.compile(r"\s*(?:text/|[\w.-]+/[\w.-]+\+json\s*(?:;|$))", re.I)
-BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
+# An unclosed tag extends to the end. Otherwise each of many would be searched up to there.
+BASE_TAG = re.compile(rb"<base\b[^>]*+(?:>|\Z)", re.I)
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Responses with all other statuses reach the spider, which converts them to outcomes.

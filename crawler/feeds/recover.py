@@ -130,7 +130,8 @@ def prolog(text: str) -> Prolog:
             at = _end_of(text, "-->", start + 4)
         elif text.startswith("<?", start):
             at = _end_of(text, "?>", start + 2)
-        elif DOCTYPE.match(text, start):
+        # A document has one. The search for its end reads far ahead, so it runs only once.
+        elif not prolog.doctype and DOCTYPE.match(text, start):
             at = _end_of_doctype(text, start)
             prolog.doctype = text[start:at] if at >= 0 else ""
             prolog.entities = entities(prolog.doctype)

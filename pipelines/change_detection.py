@@ -6,8 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self, cast
 from zoneinfo import ZoneInfo
@@ -48,7 +47,7 @@ from crawler.storage import posts, targets
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.text import count
-from crawler.utils.time import EPOCH, NEVER
+from crawler.utils.time import EPOCH, NEVER, http_date
 from pipelines.broken import BreakageDetector, is_replaced, settle_stand_in
 from pipelines.content import comparable, content_hash, digest, fill
 from schedules import calendar
@@ -476,12 +475,10 @@ def stated_minute(fetched: Fetched) -> int:
     header = fetched.validators.last_modified
     if not header or header == fetched.target.validators.last_modified:
         return 0
-    try:
-        moment = parsedate_to_datetime(header)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0, (moment - EPOCH) // MINUTE) if moment <= fetched.at else 0
-    except (ValueError, OverflowError):
+    moment = http_date(header)
+    if moment is None or moment > fetched.at:
         return 0
+    return max(0, (moment - EPOCH) // MINUTE)
 
 
 def count_false_dates(fetched: Fetched, outcome: Outcome) -> int:

@@ -34,7 +34,7 @@ BASE_TAGS = ("base", f"{XHTML}base")
 # A number that is not part of a percent escape.
 _NUMBER = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])[0-9]+")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
-USUAL_PORTS = {"http": ":80", "https": ":443"}
+PORTS = {"http": 80, "https": 443}
 # URLs that are their own canonical form, as most links are: a name in lower case or an IPv4
 # address, a port that is not the usual one, and a path of plain segments.
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -64,7 +64,7 @@ def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
     if is_plain(url):
         return url
     parts = urlsplit(url.strip(BLANKS).partition("#")[0])
-    netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
+    netloc = parts.netloc.removesuffix(f":{PORTS.get(parts.scheme)}") or parts.netloc
     segments = []
     for segment in parts.path.split("/"):
         head, *parameters = segment.split(";")
@@ -113,6 +113,20 @@ def host_of(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+@lru_cache(maxsize=1024)
+def place_of(url: str) -> tuple[str, str, int]:
+    """Return scheme, host without `www.` and port of a URL; ("", "", 0) if it is invalid.
+
+    The port is 0 if the URL has none and its scheme is unusual.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return "", "", 0
+    return parts.scheme, host_of(url).removeprefix("www."), port
 
 
 def without_userinfo(url: str) -> str:

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
+from scrapy.utils.asyncgen import as_async_generator
 
 from crawler.errors import StorageError
 from crawler.extract.list_wrappers import definitions
+from crawler.extract.noise import (
+    RANDOM,
+    after_visit,
+    in_vain,
+    is_chosen,
+    is_long,
+    learned,
+    passage_of,
+    places_in,
+)
+from crawler.fetch.downloader import UNCONDITIONAL
 from crawler.frontier.session import Session
 from crawler.items import (
     CAPS_SEPARATOR,
+    CONFIRMS,
     SEEN,
     Breakage,
     Broken,
     Fetched,
     Kind,
+    Noise,
     Outcome,
     Target,
     TargetPlan,
     Visit,
 )
-from crawler.storage import posts
+from crawler.storage import posts, targets
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
-from crawler.utils.time import EPOCH, NEVER
+from crawler.utils.text import count
+from crawler.utils.time import EPOCH, NEVER, http_date
 from pipelines.broken import BreakageDetector, is_replaced, settle_stand_in
-from pipelines.noise import NoiseDetector
+from pipelines.content import comparable, content_hash, digest, fill
 from schedules import calendar
 from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
@@ -57,6 +72,11 @@ MIN_REDUNDANT_LISTS, MAX_REDUNDANT_INTERVAL = 3, timedelta(days=7)
 UNDECIDED = "cannot be processed"
 EDITED = "the site definition was edited"
 AGAIN = "stored again after an interrupted fetch"
+# The jar of second requests: some A/B tests keep the variant of a visitor in a cookie.
+JAR = "second request"
+# Numbers of changes in a row in one passage that a run reports.
+REPORTED = frozenset({5, 10, 20, 40, 80, 160, 320})
+MAX_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +201,116 @@ class ChangesPipeline(SessionPipeline):
             return estimated_diff_size(before, after)
 
 
+class NoiseDetector:
+    """Finds changes that are no edits of the page, during one run of a process."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # Pages of the site that were requested twice, and those of them that showed other text.
+        self._twice: list[int] | None = None
+        # By number of changes in a row: the pages, and an example.
+        self._repeats: Counter[int] = Counter()
+        self._repeated: dict[int, str] = {}
+
+    async def confirm(self, visit: Visit) -> None:
+        """Set `noise` of a visit; a page that changes often may be requested a second time.
+
+        The content hash of the visit is that without the random text.
+        """
+        fetched, target = visit.fetched, visit.fetched.target
+        if target.kind is not Kind.ITEM or not self._session.wrapper.wants_main_text:
+            return
+        scheme = fetched.selector_digest
+        is_known = target.noise is not None and target.noise.scheme == scheme
+        noise = target.noise if target.noise is not None and is_known else Noise(scheme)
+        if not visit.changed:
+            if visit.outcome in SEEN and noise.score:
+                visit.noise = after_visit(noise, changed=False)
+            return
+        if target.selector_digest != scheme or is_long(fetched.content or {}):
+            return
+        visit.noise = after_visit(noise, changed=True)
+        first = comparable(fetched.content or {})
+        is_due = visit.noise.score >= noise.wait or len(places_in(first, noise)) < len(noise.places)
+        if not is_due:
+            return
+        if self._twice is None:
+            db, spider = self._session.db, self._session.spider
+            stored = await targets.requested_twice(db, spider, scheme)
+            # Another page may have set it meanwhile.
+            self._twice = self._twice or [*stored]
+        if not is_chosen(target.key, noise, *self._twice):
+            visit.noise = in_vain(noise)
+            return
+        # Counted now, because other pages are processed until the response arrives.
+        self._twice[0] += not noise.requests
+        if (second := await self._second(fetched)) is None:
+            return
+        fixed = tuple(self._session.wrapper.fields)
+        visit.noise, lines = learned(first, comparable(second.content or {}), noise, fixed)
+        self._twice[1] += visit.noise.is_suspicious and not noise.is_suspicious
+        if lines:
+            logger.info(
+                "%s: not compared, because it differs between two requests in a row: %r",
+                target.url, lines[0][:MAX_CHARACTERS],
+            )  # fmt: skip
+        target.noise = visit.noise
+        fetched.content_hash = content_hash(fetched)
+
+    async def _second(self, fetched: Fetched) -> Fetched | None:
+        """Request a page again, without cookies of the run; None if it fails or is another page."""
+        crawler = self._session.crawler
+        spider = cast("Any", crawler.spider)
+        request = spider.request(fetched.target)
+        meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
+        try:
+            assert crawler.engine is not None
+            response = await crawler.engine.download_async(request.replace(meta=meta))
+            (second,) = [each async for each in as_async_generator(spider.parse_target(response))]
+            is_page = second.outcome is None and second.stand_in is None
+            if not is_page or second.content is None or is_long(second.content):
+                return None
+            fill(second)
+        except Exception as error:  # noqa: BLE001 - without it, the change counts
+            logger.debug("Second request for %s failed: %s", fetched.target.url, error)
+            return None
+        return second if second.final_url == fetched.final_url else None
+
+    def reason(self, visit: Visit, old: Document | None) -> str | None:
+        """Return why a visit with a content that differs is not a change of the page; else None.
+
+        old: content before; None if it is not stored
+        """
+        fetched = visit.fetched
+        if not visit.changed or old is None or visit.noise is None:
+            return None
+        before = comparable(old, visit.noise)
+        after = comparable(fetched.content or {}, visit.noise)
+        if digest(before) == digest(after):
+            return RANDOM
+        passage = passage_of(before, after)
+        again = passage is not None and passage.name == visit.noise.passage
+        repeats = visit.noise.repeats + 1 if again else 1
+        name = passage.name if passage is not None else ""
+        visit.noise = replace(visit.noise, passage=name, repeats=repeats)
+        if passage is not None and repeats in REPORTED:
+            self._repeats[repeats] += 1
+            text = passage.text[:MAX_CHARACTERS]
+            self._repeated.setdefault(repeats, f"{fetched.target.url}: {text!r}")
+        return None
+
+    def report(self) -> list[str]:
+        """Return what to report at the end of the run, one line each."""
+        lines = []
+        for repeats, pages in sorted(self._repeats.items()):
+            lines.append(
+                f"{count(pages, 'page')} changed {repeats} times in a row in the same passage, for "
+                f"example {self._repeated[repeats]}; if it is not content, exclude it with "
+                "ignore = ['SELECTOR'] in the site definition"
+            )
+        return lines
+
+
 def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> Visit:
     """Return an error visit without content, so that only this page fails."""
     bare = Fetched(
@@ -291,8 +421,8 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         gone = target.consecutive_gone + 1
         confirmed = gone >= rules.gone_confirmations
         when = intervals.after_gone(fetched.at, confirmed=confirmed)
-        count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
-        reason = "; ".join(filter(None, (reason, count))) or None
+        progress = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+        reason = "; ".join(filter(None, (reason, progress))) or None
         visit = Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
     elif outcome in (Outcome.ERROR, Outcome.BLOCKED):
         errors = target.consecutive_errors + 1
@@ -345,12 +475,10 @@ def stated_minute(fetched: Fetched) -> int:
     header = fetched.validators.last_modified
     if not header or header == fetched.target.validators.last_modified:
         return 0
-    try:
-        moment = parsedate_to_datetime(header)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0, (moment - EPOCH) // MINUTE) if moment <= fetched.at else 0
-    except (ValueError, OverflowError):
+    moment = http_date(header)
+    if moment is None or moment > fetched.at:
         return 0
+    return max(0, (moment - EPOCH) // MINUTE)
 
 
 def count_false_dates(fetched: Fetched, outcome: Outcome) -> int:

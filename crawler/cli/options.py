@@ -16,6 +16,8 @@ from crawler.utils import time as units
 
 # Maximum length of a URL pattern, in characters.
 MAX_PATTERN = 1000
+# MongoDB rejects much larger numbers. No database has as many targets, visits or posts.
+MAX_INT = 2**31 - 1
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3
 
@@ -48,10 +50,15 @@ def add_spider_of_target(parser: ArgumentParser) -> None:
     )
 
 
+def integer(text: str) -> int:
+    """Parse an integer, at most MAX_INT, for argparse; raises ValueError."""
+    return min(int(text), MAX_INT)
+
+
 def positive_int(text: str) -> int:
-    """Parse an integer of at least 1, for argparse."""
+    """Parse an integer of at least 1, for argparse; see `integer`."""
     try:
-        value = int(text)
+        value = integer(text)
     except ValueError:
         value = 0
     if value < 1:

@@ -20,8 +20,8 @@ from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
 
 if TYPE_CHECKING:
-    from crawler.dedup.kernels import CodePoints, Values
     from crawler.dedup.marks import Marks, Tally
+    from crawler.dedup.minhash import CodePoints, Values
 
 MIN_POSTS = 3
 # Minimum length of a post's own passage. An edited word makes about 15 characters of a text new,
@@ -232,15 +232,20 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     share = 1 - covered / mask.size
     if share > 1 - MIN_COVERED:
         return sketch
-    from crawler.dedup import kernels
-    from crawler.dedup.minhash import bandings_of, low_bytes, permutations
+    from crawler.dedup.minhash import (
+        bandings_of,
+        count_outside,
+        low_bytes,
+        minima_outside,
+        permutations,
+    )
 
     parts = {}
     for shape in sketch.parts:
-        size, values = kernels.minima_outside(text.points, mask, shape.width, *permutations())
+        size, values = minima_outside(text.points, mask, shape.width, *permutations())
         if size >= MIN_OWN_SHINGLES:
             parts[shape] = low_bytes(values)
-    cjk, _, words = kernels.count_outside(text.points, mask)
+    cjk, _, words = count_outside(text.points, mask)
     title = _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
     return replace(sketch, own=OwnText(table.tag, title, steps, parts, bandings_of(words, cjk)))

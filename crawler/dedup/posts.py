@@ -18,7 +18,7 @@ from crawler.utils.text import MAX_CHARACTERS, normalized
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
-    from crawler.dedup.kernels import CodePoints, Values
+    from crawler.dedup.minhash import CodePoints, Values
     from crawler.dedup.sketch import Scheme, Sketch
 
 # Limits of plausible dates: blogs are younger, and the clocks of sites are wrong by hours, not
@@ -316,7 +316,7 @@ def compared_points(text: str) -> CodePoints:
     dropped, and spaces in Chinese and Japanese: copies often differ in these. A text of nothing
     but punctuation is not folded.
     """
-    from crawler.dedup.kernels import folded  # compiled code, loaded with the first text
+    from crawler.dedup.minhash import folded  # compiled code, loaded with the first text
 
     text = text[:MAX_CHARACTERS]
     if "&" in text:
@@ -335,23 +335,23 @@ def _letters() -> Values:
     """Return the table of `folded`."""
     import numpy as np
 
-    from crawler.dedup import kernels
+    from crawler.dedup import minhash
 
     table = np.arange(END_OF_FOLDED, dtype=np.uint32)
     for code in range(END_OF_FOLDED):
         character = chr(code)
         category = unicodedata.category(character)
         if character in SEPARATORS:
-            table[code] = kernels.SPACE
+            table[code] = minhash.SPACE
         elif character in IN_NUMBERS:
-            table[code] = kernels.BETWEEN_DIGITS
+            table[code] = minhash.BETWEEN_DIGITS
         elif category.startswith("P") or character == TATWEEL:
-            table[code] = kernels.DROP
+            table[code] = minhash.DROP
         elif category == "Nd":
             table[code] = ord("0") + unicodedata.digit(character)
         elif ACCENTED.match(character):
             letter = normalized("NFD", character)[0].translate(LETTERS)
-            table[code] = kernels.DROP if category == "Mn" else ord(letter)
+            table[code] = minhash.DROP if category == "Mn" else ord(letter)
     return table
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from crawler.dedup.kernels import Bytes, Keys
+    from crawler.dedup.minhash import Bytes, Keys
 
 
 VALUES = 128
@@ -232,14 +232,14 @@ def _likeness(left: dict[Shape, Bytes], right: dict[Shape, Bytes]) -> float:
 
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
     # Imported here, so that compiled code is loaded only for lookups.
-    from crawler.dedup import kernels
+    from crawler.dedup import minhash
 
     if shape == EXACT:
-        return kernels.band_keys(part, 1, shape.size, shape.code, KEY_BITS)
+        return minhash.band_keys(part, 1, shape.size, shape.code, KEY_BITS)
     if shape == SUPERSHINGLES:
         return pair_keys(part, KEY_BITS)
     keys = [
-        kernels.band_keys(part, bands, rows, shape.code * 16 + rows, KEY_BITS)
+        minhash.band_keys(part, bands, rows, shape.code * 16 + rows, KEY_BITS)
         for bands, rows in bandings
     ]
     return np.concatenate(keys)
@@ -247,7 +247,7 @@ def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
 
 def pair_keys(features: Bytes, bits: int) -> Keys:
     """Return (15,) keys of `bits` bits, one per pair of features."""
-    from crawler.dedup.kernels import band_keys
+    from crawler.dedup.minhash import band_keys
 
     size = SUPERSHINGLES.value_size
     pairs = features.reshape(FEATURES, size)[PAIRS].reshape(len(PAIRS), -1)

@@ -1,16 +1,21 @@
-"""Fields of a site definition: the selector of a value on the page, and the type of the value."""
+"""Fields of a site definition: the selector of a value on the page, and the type of the value.
+
+URLs in HTML values are made absolute, including those of images that pages load later.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, lru_cache
+from html import escape
 from itertools import groupby
 from typing import Any, Self
 from zoneinfo import ZoneInfo
@@ -18,16 +23,16 @@ from zoneinfo import ZoneInfo
 import jmespath
 from cssselect import SelectorError
 from lxml import etree
-from lxml.html import HtmlElement, tostring
+from lxml.html import HtmlElement, fragments_fromstring, tostring
 from parsel import Selector, SelectorList
 from parsel.csstranslator import GenericTranslator, HTMLTranslator
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 from scrapy.http import TextResponse
 
-from crawler.extract.absolute_links import base_url, make_absolute, with_absolute_links
 from crawler.extract.plain_text import Markup, text_below
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
+from crawler.utils.urls import BLANKS, base_url, joined
 
 # Grouped digits (1,234,567.89), plain digits, or a fraction without a leading zero. No group begins
 # with a zero: 0.125 is less than one.
@@ -92,6 +97,15 @@ MAX_VALUE_CHARACTERS = 80
 # Minimum number of paragraphs, list items or similar blocks in a value that is proposed as HTML.
 HTML_BLOCKS = 3
 _BLOCKS = etree.XPath(f"boolean((.//p | .//li | .//h2 | .//h3 | .//tr)[{HTML_BLOCKS}])")
+# Attributes with one URL that lxml does not know. Scripts copy the values of `data-` attributes
+# into `src` and `srcset` when an image comes into view.
+URL_ATTRIBUTE = re.compile(r"poster|data-(?:[\w-]+-)?(?:src|poster)")
+# Attributes that are also used for other values.
+OFTEN_URL_ATTRIBUTE = re.compile(
+    r"data-(?:(?:[\w-]+-)?(?:original|lazy|href|url|image|img|bg|background|thumb(?:nail)?))"
+)
+URL_LIKE = re.compile(r"[^\s{}()<>\"']*[./][^\s{}()<>\"']*")
+SRCSET_ATTRIBUTE = re.compile(r"(?:image)?srcset|data-(?:[\w-]+-)?srcset")
 SELECTOR_ERRORS = (
     SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError,
 )  # fmt: skip
@@ -278,6 +292,62 @@ def _markup(node: Selector, page: TextResponse) -> str:
     make_absolute(part, base)
     markup: str = tostring(part, encoding="unicode", with_tail=False)
     return markup
+
+
+def with_absolute_links(markup: str, base: str) -> str:
+    """Return HTML with absolute URLs, given the URL that relative ones refer to."""
+    if "<" not in markup:
+        return markup
+    try:
+        first, *parts = ["", *fragments_fromstring(markup)]
+    except (etree.ParserError, ValueError):
+        return markup
+    if parts and isinstance(parts[0], str):
+        first = escape(parts.pop(0), quote=False)
+    for part in parts:
+        make_absolute(part, base)
+    return first + "".join(tostring(part, encoding="unicode") for part in parts)
+
+
+def make_absolute(element: HtmlElement, base: str) -> None:
+    """Make the URLs in an element and below it absolute; invalid ones stay as they are."""
+    element.make_links_absolute(base, resolve_base_href=False, handle_failures="ignore")
+    for node in element.iter(etree.Element):
+        for name, value in node.items():
+            if SRCSET_ATTRIBUTE.fullmatch(name):
+                node.set(name, absolute_srcset(value, base))
+            elif URL_ATTRIBUTE.fullmatch(name) or (
+                OFTEN_URL_ATTRIBUTE.fullmatch(name) and URL_LIKE.fullmatch(value.strip(BLANKS))
+            ):
+                node.set(name, _joined(base, value))
+
+
+def absolute_srcset(value: str, base: str) -> str:
+    """Return the value of a `srcset` attribute with absolute URLs.
+
+    The value is a list of URLs, each with an optional width or density: `a.png 1x, b.png 2x`. A
+    comma ends a URL only before a space.
+    """
+    images: list[list[str]] = []
+    words, begins = deque(value.split()), True
+    while words:
+        word = words.popleft()
+        if begins:
+            if url := word.strip(","):
+                images.append([_joined(base, url)])
+                begins = word.endswith(",")
+            continue
+        size, comma, rest = word.partition(",")
+        images[-1] += [size] if size else []
+        begins = bool(comma)
+        if rest:
+            words.appendleft(rest)
+    return ", ".join(map(" ".join, images))
+
+
+def _joined(base: str, url: str) -> str:
+    # An empty URL would become that of the page.
+    return (joined(base, url) if url.strip(BLANKS) else "") or url
 
 
 def squeeze(value: str) -> str:

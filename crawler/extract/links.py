@@ -23,7 +23,6 @@ from scrapy.http import TextResponse
 from scrapy.utils.sitemap import Sitemap
 from w3lib.url import safe_url_string
 
-from crawler.extract.absolute_links import XHTML, base_url
 from crawler.extract.fields import node_text, selected
 from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
@@ -31,7 +30,16 @@ from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
-from crawler.utils.urls import BLANKS, bare, host_of, is_http, without_userinfo
+from crawler.utils.urls import (
+    BLANKS,
+    XHTML,
+    bare,
+    base_url,
+    host_of,
+    is_http,
+    joined,
+    without_userinfo,
+)
 
 logger = logging.getLogger(__name__)
 # Placeholder pattern for the parts of a sitemap index, which match no pattern.
@@ -251,7 +259,8 @@ def wanted_links(
                     password and has no selected link
     """
     elements = list(link_elements(response))
-    sessions = session_parameters(url for _, url in elements)
+    # The time and memory for one URL grow with the square of its length.
+    sessions = session_parameters(url for _, url in elements if len(url) <= max_characters)
     links = _Links(wrapper, max_characters, counts, sessions)
     items: list[tuple[etree._Element, str]] = []
     for element, url in elements:
@@ -301,10 +310,7 @@ def sitemap_links(
     """
     links = _Links(wrapper, max_characters, counts)
     for entry in sitemap:
-        try:
-            url = urljoin(base, entry.get("loc", ""))
-        except ValueError:
-            url = ""
+        url = joined(base, entry.get("loc", ""))
         if sitemap.type == "sitemapindex":
             links.take_part_of_index(url)
         else:

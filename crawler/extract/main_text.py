@@ -49,7 +49,7 @@ BOILERPLATE = {
     *("select", "style", "svg", "template", "textarea"),
 }
 SENTENCE = re.compile(r"[.!?…。！？:][\"'”’»)“]*(\s|$)")  # noqa: RUF001
-MAX_CHARACTERS = 1_000_000
+MAX_CHARACTERS, MAX_TITLE_CHARACTERS = 1_000_000, 1000
 # A page with at least this many long paragraphs is an article: do not search for a short post.
 LONG_PARAGRAPHS = 5
 # Markup of the element with the post, most reliable first.
@@ -113,8 +113,7 @@ def main_text(response: TextResponse) -> dict[str, Any]:
     paragraphs = sum(len(paragraph) >= ARTICLE_CHARACTERS for paragraph in text.split("\n"))
     bodies = response.xpath("//body")
     if not marked and paragraphs < LONG_PARAGRAPHS and bodies:
-        titles = [response.xpath(query).get() or "" for query in (OG_TITLE, "string(//title)")]
-        post = short_post(bodies[0].root, titles)
+        post = short_post(bodies[0].root, titles_of(response))
     is_shorter = post and (not text or len(post) < len(text))
     text = post if is_shorter else text or _text_of(bodies)
     if bodies and not is_shorter and len(text) < MAX_UNSURE_CHARACTERS:
@@ -131,8 +130,15 @@ def page_title(response: TextResponse) -> str | None:
     """Return the title of a page: `og:title`, else the first h1, else `<title>`."""
     for query in (OG_TITLE, "//h1", "//title"):
         if (nodes := response.xpath(query)) and (title := node_text(nodes[0])):
-            return title[:1000]
+            return title[:MAX_TITLE_CHARACTERS]
     return None
+
+
+def titles_of(response: TextResponse) -> list[str]:
+    """Return `og:title` and `<title>` of a page, to recognize its heading."""
+    titles = (response.xpath(query).get() or "" for query in (OG_TITLE, "string(//title)"))
+    # Each heading of the page is searched for in them.
+    return [title[:MAX_TITLE_CHARACTERS] for title in titles]
 
 
 def _extracted(html: str) -> str:

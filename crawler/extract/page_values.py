@@ -16,26 +16,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
-from urllib.parse import urljoin
 
 from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import TextResponse
 
-from crawler.extract.absolute_links import base_url
 from crawler.extract.fields import read_price, squeeze, value_text
 from crawler.extract.main_text import (
     CONTENT_TAGS,
     HEADINGS,
     MAX_UNSURE_CHARACTERS,
-    OG_TITLE,
     Block,
     blocks_of,
     elements_beside,
     main_text,
     title_heading,
+    titles_of,
 )
 from crawler.extract.plain_text import UNSEEN
+from crawler.utils.urls import base_url, joined
 
 MAX_LINES = 100
 MAX_FILES = 200
@@ -140,8 +139,7 @@ def page_values(response: TextResponse) -> dict[str, Any]:
     if not bodies:
         return values
     body = bodies[0].root
-    titles = [response.xpath(query).get() or "" for query in (OG_TITLE, "string(//title)")]
-    titles.append(values["title"] or "")
+    titles = [*titles_of(response), values["title"] or ""]
     blocks = blocks_of(body, without=UNSEEN)
     beside = elements_beside(body, blocks)
     if offers := structured_lines(body.getroottree().getroot(), titles, beside):
@@ -205,9 +203,9 @@ def _files(body: Any, beside: set[Any], url: str) -> list[str]:
     files: dict[str, None] = {}
     for link in body.iter("a"):
         target = (link.get("href") or "").partition("#")[0].partition("?")[0].strip()
-        if FILE.search(target[-10:]) and link not in beside and len(target) <= 2000:
-            with suppress(ValueError):
-                files[urljoin(base, target)] = None
+        is_file = FILE.search(target[-10:]) and link not in beside and len(target) <= 2000
+        if is_file and (file := joined(base, target)):
+            files[file] = None
     return sorted(islice(files, MAX_FILES))
 
 

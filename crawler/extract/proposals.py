@@ -18,11 +18,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 from lxml import etree
 from scrapy.http import TextResponse
 
-from crawler.extract.absolute_links import base_url
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
 from crawler.utils.text import count
-from crawler.utils.urls import canonical, host_of, is_http
+from crawler.utils.urls import base_url, canonical, host_of, is_http
 
 MAX_LINKS = 3000
 MAX_URL_CHARACTERS = 1000

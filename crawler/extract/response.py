@@ -8,9 +8,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from datetime import datetime, timedelta
 from typing import NamedTuple, TypeGuard
 
 from scrapy.exceptions import (
@@ -28,6 +26,7 @@ from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
+from crawler.utils.time import http_date
 
 GONE = frozenset({404, 410})
 CONDITIONS = ("If-None-Match", "If-Modified-Since")
@@ -125,7 +124,8 @@ FAILURE = re.compile(
 )
 # JSON types such as application/ld+json have no class in Scrapy.
 TEXT_TYPE = re.compile(r"\s*(?:text/|[\w.-]+/[\w.-]+\+json\s*(?:;|$))", re.I)
-BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
+# An unclosed tag extends to the end. Otherwise each of many would be searched up to there.
+BASE_TAG = re.compile(rb"<base\b[^>]*+(?:>|\Z)", re.I)
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Responses with all other statuses reach the spider, which converts them to outcomes.
@@ -338,20 +338,11 @@ def validators_of(response: Response, now: datetime) -> Validators:
     return Validators(etag, last_modified)
 
 
-@lru_cache(maxsize=256)
-def _time_of(value: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def _is_future(value: str, now: datetime) -> bool:
     # The year is enough for most pages.
     if (year := YEAR.search(value)) is not None and int(year[0]) < now.year:
         return False
-    moment = _time_of(value)
+    moment = http_date(value)
     return moment is not None and moment > now + MAX_AHEAD
 
 

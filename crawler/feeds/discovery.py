@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from parsel import Selector
 from scrapy import Request, Spider
@@ -18,12 +18,11 @@ from scrapy.http import HtmlResponse, Response, TextResponse
 from scrapy.settings import Settings
 
 from crawler.errors import FORBIDDEN
-from crawler.extract.absolute_links import base_url
 from crawler.extract.response import decoded
 from crawler.items import FeedDocument, NoFeed
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.text import count
-from crawler.utils.urls import BLANKS, canonical, host_of, is_http
+from crawler.utils.urls import base_url, canonical, host_of, is_http, joined
 
 FEED_TYPES = frozenset(
     f"application/{name}"
@@ -74,12 +73,12 @@ def candidates(page: TextResponse) -> Candidates:
         relations = link.attrib.get("rel", "").lower().split()
         kind = link.attrib.get("type", "").partition(";")[0].strip().lower()
         if "feed" in relations or ("alternate" in relations and kind in FEED_TYPES):
-            url = _joined(base, link.attrib["href"])
+            url = joined(base, link.attrib["href"])
             text = f"{urlsplit(url).path if is_http(url) else ''} {link.attrib.get('title', '')}"
             links.append((bool(COMMENT_FEED.search(text)), url))
     # Keep the order of the page, but put feeds of comments last.
     links.sort(key=lambda link: link[0])
-    urls = (_joined(base, href) for href in root.xpath("//a/@href | //area/@href").getall())
+    urls = (joined(base, href) for href in root.xpath("//a/@href | //area/@href").getall())
     guesses = (
         url
         for url in urls
@@ -108,13 +107,6 @@ def _name(url: str) -> str | None:
         return canonical(url) if is_http(url) else None
     except ValueError:
         return None
-
-
-def _joined(base: str, url: str) -> str:
-    try:
-        return urljoin(base, url.strip(BLANKS))
-    except ValueError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +278,8 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
                 parameters.setdefault(name, content)
                 position = parameter.end()
             reference = text[start + 1 : end].strip()
-            if not reference or "anchor" in parameters:
-                continue
-            try:
-                target = urljoin(base, reference)
-            except ValueError:
+            target = joined(base, reference)
+            if not reference or not target or "anchor" in parameters:
                 continue
             relations = parameters.get("rel", "").lower().split()
             if "hub" in relations and len(hubs) < MAX_HUBS:

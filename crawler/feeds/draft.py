@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import parsedate_tz
 from typing import Any
-from urllib.parse import urljoin
 from zoneinfo import ZoneInfo
 
 from crawler.extract.fields import read_date
 from crawler.extract.plain_text import line
 from crawler.items import Bounds
 from crawler.utils.text import count
-from crawler.utils.urls import is_http
+from crawler.utils.urls import is_http, joined
 
 Row = dict[str, Any]
 MAX_TITLE_CHARACTERS = 1000
@@ -132,10 +131,7 @@ def absolute(link: object, base: str) -> str | None:
     """Return a link as an absolute http(s) URL; None if that is not possible."""
     if not isinstance(link, str) or not link.strip() or len(link) > MAX_URL_CHARACTERS:
         return None
-    try:
-        url = urljoin(base, line(link.translate(BREAKS), MAX_URL_CHARACTERS))
-    except ValueError:
-        return None
+    url = joined(base, line(link.translate(BREAKS), MAX_URL_CHARACTERS))
     return url if is_http(url) and len(url) <= MAX_URL_CHARACTERS else None
 
 

@@ -130,7 +130,8 @@ def prolog(text: str) -> Prolog:
             at = _end_of(text, "-->", start + 4)
         elif text.startswith("<?", start):
             at = _end_of(text, "?>", start + 2)
-        elif DOCTYPE.match(text, start):
+        # A document has one. The search for its end reads far ahead, so it runs only once.
+        elif not prolog.doctype and DOCTYPE.match(text, start):
             at = _end_of_doctype(text, start)
             prolog.doctype = text[start:at] if at >= 0 else ""
             prolog.entities = entities(prolog.doctype)
@@ -193,8 +194,8 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
             return _replaced(body, name)
     declaration = DECLARED_ENCODING.search(body[:HEAD_BYTES].decode("latin-1"))
     header = CHARSET.search(content_type or "")
-    declared = _codec(declaration[1]) if declaration else None
-    served = _codec(header[1]) if header else None
+    declared = codec_of(declaration[1]) if declaration else None
+    served = codec_of(header[1]) if header else None
     # The header takes precedence, except for cp1252 (iso-8859-1), a common default of servers.
     likely_first = (declared, served) if served == "cp1252" else (served, declared)
     names = [name for name in likely_first if name]
@@ -219,8 +220,11 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
     return _replaced(body, name)[0], [f"no valid encoding declared: read as {name}"]
 
 
-def _codec(label: str) -> str | None:
-    """Return Python's name of an encoding, or of the superset that browsers use instead."""
+def codec_of(label: str) -> str | None:
+    """Return Python's name of an encoding, or of the superset that browsers use instead.
+
+    None for codecs that are not encodings of documents, such as hex or zlib.
+    """
     name = resolve_encoding(label)
     return name if name and ENCODINGS.match(name) else None
 

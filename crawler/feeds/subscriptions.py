@@ -14,7 +14,6 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import format_datetime
@@ -27,6 +26,7 @@ from lxml import etree
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.feeds.recover import ESCAPING, codec_of
 from crawler.utils.terminal import UNSAFE, without_secrets
 from crawler.utils.urls import BLANKS, TRACKING_PARAMETERS, canonical, is_http
 
@@ -437,14 +437,12 @@ def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
     for mark, name in BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name, None
-    match, declared = DECLARED.search(head), None
-    with suppress(LookupError):
-        declared = codecs.lookup(match[1].decode("ascii")).name if match else None
+    match = DECLARED.search(head)
+    declared = codec_of(match[1].decode("ascii")) if match else None
     if (bad_at := _bad_at(file, "utf-8")) is None:
-        seven_bits = declared is not None and declared.startswith(("iso2022", "utf_7", "hz"))
-        return (declared if seven_bits else "utf-8") or "utf-8", None
-    if declared not in (None, "utf-8") and _bad_at(file, str(declared)) is None:
-        return str(declared), None
+        return declared if declared and ESCAPING.match(declared) else "utf-8", None
+    if declared and _bad_at(file, declared) is None:
+        return declared, None
     from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
     file.seek(bad_at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from http.cookiejar import Cookie, DefaultCookiePolicy
 from itertools import islice
 from typing import Any, Self
@@ -26,9 +26,8 @@ from tldextract import TLDExtract
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import given_by_user
 from crawler.items import Target
-from crawler.utils.urls import host_of, within
+from crawler.utils.urls import PORTS, host_of, place_of, within
 
-PORTS = {"http": 80, "https": 443}
 # Keys in request.meta: the host for which the cookies were last set, and the name of the cookie jar
 # that the request used before a redirect left the site.
 GIVEN_FOR = "credentials_given_for"
@@ -63,7 +62,7 @@ class OwnPlaces:
     """
 
     def __init__(self, urls: Sequence[str], domains: Sequence[str] = ()) -> None:
-        self._places = {place for place in map(_place, urls) if place is not None}
+        self._places = {place for place in map(place_of, urls) if all(place)}
         self._places |= {
             ("https", host, 443)
             for scheme, host, port in self._places
@@ -76,9 +75,7 @@ class OwnPlaces:
 
     def cover(self, url: str) -> bool:
         """Return whether a URL leads to one of these places."""
-        if (place := _place(url)) is None:
-            return False
-        scheme, _, port = place
+        scheme, _, port = place = place_of(url)
         if place in self._places:
             return True
         return (scheme, port) in self._ports and within(host_of(url), self._domains)
@@ -157,19 +154,6 @@ def _pairs(cookies: Any) -> list[Any]:
     if isinstance(cookies, dict):
         return [{"name": name, "value": value} for name, value in cookies.items()]
     return list(cookies)
-
-
-@lru_cache(maxsize=1024)
-def _place(url: str) -> tuple[str, str, int] | None:
-    """Return scheme, host without `www.` and port of a web URL; None for other URLs."""
-    try:
-        parts = urlsplit(url)
-        scheme = parts.scheme.lower()
-        port = parts.port or PORTS.get(scheme)
-    except ValueError:
-        return None
-    host = host_of(url).removeprefix("www.")
-    return (scheme, host, port) if host and port is not None else None
 
 
 class FewCookiesMiddleware(CookiesMiddleware):

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +35,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.fetch.lean import Middlewares, Signals
 from crawler.frontier.session import Session
 from crawler.items import Target
+from crawler.utils.time import http_date
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
@@ -409,12 +409,8 @@ def retry_after(response: Response, now: datetime) -> datetime | None:
     value = (response.headers.get("Retry-After") or b"").decode("latin-1").strip()
     if value.isascii() and value.isdigit():
         return min(now + timedelta(seconds=int(value[:9])), now + MAX_PAUSE)
-    try:
-        named = parsedate_to_datetime(value)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    named = named if named.tzinfo else named.replace(tzinfo=UTC)
-    return min(named, now + MAX_PAUSE) if named > now else None
+    named = http_date(value)
+    return min(named, now + MAX_PAUSE) if named is not None and named > now else None
 
 
 class WrapperProxyMiddleware:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -31,7 +30,7 @@ from crawler.config import Config
 from crawler.errors import ALLOW_ADDRESS_HINT, ALLOW_HOST_HINT, OffLimits
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Target
-from crawler.utils.urls import host_of
+from crawler.utils.urls import host_of, place_of
 
 logger = logging.getLogger(__name__)
 Address = IPv4Address | IPv6Address
@@ -46,8 +45,6 @@ HOST_HEADER = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 # IPv4 addresses embedded in IPv6 addresses by a NAT64 translator (RFC 6052).
 TRANSLATED = IPv6Network("64:ff9b::/96")
-# These ports count as the same place: a site may redirect from http to https.
-USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def usable(addresses: Iterable[Address], *, private: bool) -> list[Address]:
@@ -126,24 +123,14 @@ class Named:
 
 def host_and_port(url: str) -> str:
     """Return HOST:PORT of a web URL, in the format of FRESHET_PRIVATE_HOSTS."""
-    host = host_of(url)
-    try:
-        parts = urlsplit(url)
-        port = parts.port or USUAL_PORTS.get(parts.scheme.lower(), 0)
-    except ValueError:
-        port = 0
+    host, port = host_of(url), place_of(url)[2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@lru_cache(maxsize=1024)
 def _place(url: str) -> tuple[str, int]:
-    """Return host and port of a URL, with 80 for port 443; ("", 0) for an invalid URL."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or USUAL_PORTS.get(parts.scheme.lower(), 0)
-    except ValueError:
-        return "", 0
-    return host_of(url).removeprefix("www."), 80 if port == 443 else port
+    """Return host and port of a URL, with 80 for port 443: a site may redirect to https."""
+    _, host, port = place_of(url)
+    return host, 80 if port == 443 else port
 
 
 def is_loopback(address: str) -> bool:

@@ -244,13 +244,13 @@ class _Compressed:
         self._stream: Decompressor | None = None
 
     def of(self, data: bytes) -> Iterator[bytes]:
-        while data:
+        # Zero bytes may pad the end of a stream.
+        while data := data if self._stream else data.lstrip(b"\0"):
             self._stream = self._stream or self._make()
             yield self._stream.decompress(data)
             if not self._stream.eof:
                 return
-            # Zero bytes may pad the end of a stream.
-            data, self._stream = self._stream.unused_data.lstrip(b"\0"), None
+            data, self._stream = self._stream.unused_data, None
 
     def end(self) -> None:
         if self._stream is not None:

@@ -15,6 +15,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Time of the next visit of targets that are not to be visited again.
@@ -102,6 +103,15 @@ class Clock:
     def now(self) -> datetime:
         """Return the current time by MongoDB's clock, aware and in UTC."""
         return in_milliseconds(SERVER_TIME.now() + timedelta(hours=self.offset_hours))
+
+
+def http_date(value: str) -> datetime | None:
+    """Return the time in a header; None if it is invalid. Times without a zone are in UTC."""
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"

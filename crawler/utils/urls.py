@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from urllib.parse import unquote_plus, urlsplit, urlunsplit
+from typing import Any
+from urllib.parse import unquote_plus, urljoin, urlsplit, urlunsplit
 
 from w3lib.url import canonicalize_url
 
@@ -28,10 +29,12 @@ BLANKS = "".join(map(chr, range(33)))
 # Files that servers usually return for the URL of a folder.
 INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx")
 SUFFIXES = ("html", "htm", "php")
+XHTML = "{http://www.w3.org/1999/xhtml}"
+BASE_TAGS = ("base", f"{XHTML}base")
 # A number that is not part of a percent escape.
 _NUMBER = re.compile(r"(?<!%)(?<!%[0-9A-Fa-f])[0-9]+")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
-USUAL_PORTS = {"http": ":80", "https": ":443"}
+PORTS = {"http": 80, "https": 443}
 # URLs that are their own canonical form, as most links are: a name in lower case or an IPv4
 # address, a port that is not the usual one, and a path of plain segments.
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -61,7 +64,7 @@ def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
     if is_plain(url):
         return url
     parts = urlsplit(url.strip(BLANKS).partition("#")[0])
-    netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
+    netloc = parts.netloc.removesuffix(f":{PORTS.get(parts.scheme)}") or parts.netloc
     segments = []
     for segment in parts.path.split("/"):
         head, *parameters = segment.split(";")
@@ -112,6 +115,20 @@ def host_of(url: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=1024)
+def place_of(url: str) -> tuple[str, str, int]:
+    """Return scheme, host without `www.` and port of a URL; ("", "", 0) if it is invalid.
+
+    The port is 0 if the URL has none and its scheme is unusual.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return "", "", 0
+    return parts.scheme, host_of(url).removeprefix("www."), port
+
+
 def without_userinfo(url: str) -> str:
     """Return a valid absolute URL without user name and password, which Freshet does not send."""
     if "@" not in url:
@@ -123,6 +140,29 @@ def without_userinfo(url: str) -> str:
 def is_http(url: str) -> bool:
     """Return True for an absolute http or https URL with a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
+
+
+def joined(base: str, link: str) -> str:
+    """Return the absolute URL of a link, resolved as in browsers; empty if the link is invalid."""
+    try:
+        return urljoin(base, link.strip(BLANKS))
+    except ValueError:
+        return ""
+
+
+def base_url(root: Any, url: str) -> str:
+    """Return the URL that relative links of a page refer to: its `<base href>`, else its own.
+
+    root: root of the parsed page, of lxml; a page of JSON has no base
+    url:  URL of the page
+
+    Scrapy's `get_base_url` reads only the first 4,096 characters of a page.
+    """
+    for element in root.iter(*BASE_TAGS) if hasattr(root, "iter") else ():
+        if (href := element.get("href")) is not None:
+            # Browsers ignore a base with an invalid URL.
+            return base if is_http(base := joined(url, href)) else url
+    return url
 
 
 def target_id(key: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup import kernels
+from crawler.dedup import minhash
 from crawler.dedup.minhash import hashes_of
 from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE
@@ -30,7 +30,7 @@ def earlier_at_least(texts: Sequence[str], least: float) -> list[int]:
 
 def _shingles(text: str) -> Ints:
     points = compared_points(text)
-    cjk, other, _ = kernels.count(points)
+    cjk, other, _ = minhash.count_outside(points, np.zeros(points.size, np.bool_))
     shape = CJK_SHAPE if 2 * cjk >= cjk + other else CHARACTERS_SHAPE
     hashes = hashes_of(points, shape)
     if hashes is None:

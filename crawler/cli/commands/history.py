@@ -11,7 +11,7 @@ from crawler.cli.base import (
     print_json,
     with_database,
 )
-from crawler.cli.options import add_spider_of_target
+from crawler.cli.options import add_spider_of_target, integer
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
@@ -51,7 +51,7 @@ class Command(FreshetCommand):
             help="show the post of this feed instead of the page at the URL",
         )  # fmt: skip
         parser.add_argument(
-            "--last", type=int, metavar="N", default=0,
+            "--last", type=integer, metavar="N", default=0,
             help="show only the last N visits (default: all)",
         )  # fmt: skip
 

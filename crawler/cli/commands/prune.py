@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, with_database
-from crawler.cli.options import add_spiders
+from crawler.cli.options import add_spiders, integer
 from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, listed, megabytes
@@ -41,7 +41,7 @@ class Command(FreshetCommand):
         super().add_options(parser)
         add_spiders(parser, "prune only this spider")
         parser.add_argument(
-            "--keep-versions", type=int, metavar="N",
+            "--keep-versions", type=integer, metavar="N",
             help="number of versions to keep per target; 0 keeps all (default: "
             "FRESHET_KEEP_VERSIONS, 20)",
         )  # fmt: skip

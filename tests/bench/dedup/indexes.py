@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from crawler.dedup.kernels import Keys
 from crawler.dedup.minhash import (
+    Keys,
     as_datasketch,
     by_characters,
     by_supershingles,

@@ -81,7 +81,7 @@ import crawler.storage.dedup.redis, schedules
 assert ".egg" in crawler.storage.dedup.redis.__file__
 RedisBands(Redis(), "x")
 assert (SCRIPTS / "join.lua").read_text()
-print(_stamp_of("schedules.allocation.optimal") != _stamp_of("crawler.dedup.kernels"))
+print(_stamp_of("schedules.allocation.optimal") != _stamp_of("crawler.dedup.minhash"))
 """
     done = python(egg, tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -86,8 +86,9 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
         ("--calendar week.pdf", "week.pdf: unsupported plot format. Use .png or .svg"),
         ("--calendar nosuch/week.png", "nosuch/week.png: folder not found: nosuch"),
         ("--changes --urls 0", "--urls and --weeks must be greater than 0"),
+        ("--changes --weeks nan", "--urls and --weeks must be greater than 0"),
     ],
-    ids=["no plan", "unknown", "kind", "folder", "urls"],
+    ids=["no plan", "unknown", "kind", "folder", "urls", "weeks"],
 )
 def test_errors_are_one_line(args: str, complaint: str, stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
@@ -131,6 +132,8 @@ def test_changes_are_counted_in_site_time(stored: Stored, freshet: Freshet) -> N
         visit("b", saturday, spider="blog"),
     ])  # fmt: skip
     (changes,) = plan_of(freshet, "shop", "--changes")["changes"]
+    huge = ("--weeks", "1e30", "--urls", "9" * 30)
+    assert plan_of(freshet, "shop", "--changes", *huge)["changes"] == [changes]
     assert changes["timezone"] == "Europe/Berlin"
     assert changes["total"] == {"changes": 4, "update_size": 130, "diff_size": 16}
     saturdays = changes["changes"]["Sat"]

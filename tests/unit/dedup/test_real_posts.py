@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pytest
 from numba import njit
 
-from crawler.dedup.kernels import Values
-from crawler.dedup.minhash import by_characters, hashes_of, jaccard
+from crawler.dedup.minhash import Values, by_characters, hashes_of, jaccard
 from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
 

@@ -10,9 +10,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from crawler.dedup import kernels
-from crawler.dedup.kernels import Keys
-from crawler.dedup.minhash import by_characters, by_supershingles, by_words, exactly, jaccard
+from crawler.dedup import minhash
+from crawler.dedup.minhash import Keys, by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.posts import code_points, compared_points, normal_text
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
@@ -377,12 +376,12 @@ def test_word_shingles_have_five_words_or_cjk_characters() -> None:
     [("one two", "one  two\n"), ("中文字", "中 文 字"), ("a中b文", "a 中 b 文")],
 )
 def test_the_same_words_make_the_same_tokens(text: str, same: str) -> None:
-    ours, its = (kernels.tokens(compared_points(t)) for t in (text, same))
+    ours, its = (minhash.tokens(compared_points(t)) for t in (text, same))
     assert ours.tolist() == its.tolist()
 
 
 def test_moved_word_boundaries_change_tokens() -> None:
-    one, other = (kernels.tokens(code_points(text)) for text in ("a bc d", "ab c d"))
+    one, other = (minhash.tokens(code_points(text)) for text in ("a bc d", "ab c d"))
     assert (one == other).tolist() == [False, False, True]
 
 

@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from crawler.extract.absolute_links import absolute_srcset, with_absolute_links
-from crawler.extract.fields import html
+from crawler.extract.fields import absolute_srcset, html, with_absolute_links
 from tests.unit.pages import page
 
 BASE = "https://a.example/b/"

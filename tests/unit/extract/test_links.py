@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from scrapy.http import TextResponse
 from crawler.extract.links import category_of, wanted_links
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Link, LinkCounts
+from crawler.utils.sandbox import time_limit
 from tests.unit.pages import SITE, page, wrapper
 
 MAX_URL_LENGTH = 200
@@ -198,6 +200,23 @@ def test_session_id_that_all_links_share_is_removed(name: str) -> None:
 @pytest.mark.parametrize("parameter", ["sid=12", "sid=abcdefghijklmnopqrst", f"id={SESSION}"])
 def test_other_parameters_that_all_links_share_are_kept(parameter: str) -> None:
     assert session_page(parameter, 3) == {f"{i}?{parameter}" for i in range(3)}
+
+
+def test_long_link_with_many_session_ids_takes_little_memory() -> None:
+    query = "&".join(f"sid={SESSION}{n}" for n in range(1500))
+    tracemalloc.start()
+    try:
+        assert urls_on(f"<a href='/item/1?{query}'></a><a href='/item/2'></a>") == [f"{SITE}item/2"]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_unclosed_base_tags_are_read_quickly() -> None:
+    with time_limit(3):
+        assert urls_on('<base href="http://[x"><a href="/item/2"></a>' + "<base " * 30_000) == [
+            f"{SITE}item/2"
+        ]
 
 
 def test_parameter_that_tells_pages_apart_is_no_session_id() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crawler.extract.page_values import MAX_FILES, MAX_LINES, page_values, without_elements
+from crawler.utils.sandbox import time_limit
 from pipelines.content import ContentPipeline
 from tests.unit.pages import fetched, page
 
@@ -239,6 +240,12 @@ def test_values_are_bounded() -> None:
 def test_hostile_json_ld_has_no_offers(script: str) -> None:
     head = f"<script type='application/ld+json'>{script}</script>" * 3
     assert "offers" not in values(PROSE, head)
+
+
+def test_page_with_a_long_title_and_many_headings_is_read_quickly() -> None:
+    with time_limit(5):
+        title = f"<meta property='og:title' content='{'ab' * 250_000}'>"
+        assert "offers" not in values("<h1>zz</h1>" * 5000, title)
 
 
 @pytest.mark.parametrize("tag", ["article", "div itemscope", "h1", "option", "a href=x.pdf"])

@@ -14,6 +14,7 @@ from crawler.extract.links import sitemap_links, sitemap_of
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import FeedList, read_list
 from crawler.items import FeedDocument, LinkCounts, NoFeed
+from crawler.utils.sandbox import time_limit
 from tests.unit.pages import NOON, SITE, wrapper
 
 ENTITIES = '<!ENTITY a "lol">' + "".join(
@@ -81,6 +82,11 @@ def test_entities_of_a_feed_are_not_resolved(before: str) -> None:
 )
 def test_a_flood_in_a_feed_does_not_hide_its_posts(more: str) -> None:
     assert ids(feed(f"<item><guid>2</guid>{more}</item>"))[0] == "1"
+
+
+def test_document_with_many_doctypes_is_read_quickly() -> None:
+    with time_limit(3):
+        assert ids(feed("", "<!DOCTYPE[>" * 20_000)) == ["1"]
 
 
 def opml(markup: str, before: str = "") -> FeedList:

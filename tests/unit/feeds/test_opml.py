@@ -53,6 +53,13 @@ def test_an_outline_with_xml_url_is_a_feed() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["hex", "rot13", "zlib", "ISO-8859-1"])
+def test_codec_that_is_no_encoding_is_ignored(name: str) -> None:
+    outline = '<outline text="Élan où ça" xmlUrl="https://a.example/feed"/>'
+    text = f'<?xml version="1.0" encoding="{name}"?><opml><body>{outline}</body></opml>'
+    assert read(text.encode("cp1252")).feeds[0].title == "Élan où ça"
+
+
 def test_nested_outlines_are_categories() -> None:
     feed_list = outlines(
         f'<outline text="News"><outline title=" Local  news ">{FEED}</outline></outline>'

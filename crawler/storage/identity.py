@@ -32,7 +32,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.posts import id_of
 from crawler.items import SEEN, Kind, Outcome, Visit
-from crawler.storage import leases
+from crawler.storage import leases, listings
 from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.edits import release_posts
@@ -158,7 +158,7 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
     """Move categories and listings of aliases to their owners, and delete the aliases' posts."""
     names: list[UpdateMany] = []
     categories: list[UpdateMany] = []
-    listings: list[UpdateMany] = []
+    of_items: list[UpdateMany] = []
     posts: list[Document] = []
     for visit in aliases:
         visit.candidates = visit.emptied = ()
@@ -167,10 +167,12 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
         names += keep_newest(of_owner, "aliases", [target.url], MAX_ALIASES)
         categories += keep_newest(of_owner, "categories", target.categories, MAX_CATEGORIES)
         edges = {"spider": target.spider, "item": target.url}
-        listings.append(UpdateMany(edges, {"$set": {"item": owner}}))
+        of_items.append(UpdateMany(edges, {"$set": {"item": owner}}))
+        if target.kind is Kind.LIST:
+            await listings.hand_over(db, target, owner)
         posts.append({"_id": target.key} | leases.unless_passed(target.fence))
     await db.targets.bulk_write([*names, *categories])
-    await db.listings.bulk_write(listings)
+    await db.listings.bulk_write(of_items)
     if registry is not None:
         await release_posts(db, registry, {"$or": posts}, aliases[0].fetched.at)
     await db.posts.bulk_write([*categories, *(DeleteOne(query) for query in posts)])

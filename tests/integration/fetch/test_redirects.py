@@ -378,6 +378,17 @@ def test_items_of_a_moved_list_stay_listed_if_its_new_url_is_not_visited_yet(
     assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0
 
 
+def test_commands_find_a_url_that_redirects_by_its_own_target(
+    freshet: Freshet, renamed: tuple[RawServer, Path]
+) -> None:
+    server, definition = renamed
+    for hours in (7, 14):
+        freshet.crawl(definition, hours=hours)
+    old, new = f"{server.url}/list/tea", f"{server.url}/list/infusions"
+    assert f"leads to the same page as {new}" in freshet("explain", old).out
+    assert f"redirects to {new}" in freshet("history", old).out
+
+
 # Items that redirect to pages of another kind.
 
 

@@ -84,6 +84,20 @@ LOG_IN = re.compile(
     r"|logg inn|\u0432\u0445\u043e\u0434|\u0432\u043e\u0439\u0442\u0438"
     r"|\u30ed\u30b0\u30a4\u30f3|\u767b\u5f55|\u767b\u5165"
 )
+# Pages that ask for consent before they show the requested page, with a button to agree.
+CONSENT = re.compile(
+    r"(?:we (?:value|respect|care about)|manage) your privacy|your privacy(?: (?:choices|settings"
+    r"|matters.*|is important.*))?|before you continue.*|(?:cookie|privacy) (?:consent|settings"
+    r"|preferences|notice)|(?:we|this (?:site|website)) uses? cookies"
+    r"|(?:wir )?(?:respektieren|schätzen) (?:wir )?ihre privatsphäre"
+    r"|(?:ihre )?(?:privatsphäre|datenschutz|cookie)-?einstellungen"
+    r"|(?:nous respectons )?votre vie privée|valoramos (?:su|tu) privacidad"
+)
+CONSENT_MARK = re.compile(
+    rb"<(?:button|input|form)\b[^<>]{0,1000}>[^<>]{0,200}"
+    rb"\b(?:accept|agree|consent|akzeptier|zustimm|einverstanden|accepte|aceptar)",
+    re.I,
+)
 # The number may also be that of a car or of trousers.
 NUMBER_404 = re.compile(r"404")
 NOT_FOUND_MARK = re.compile(
@@ -206,8 +220,8 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
     is_known: the requested page was read before; else only checks for robots are recognized, for
               the page itself may be a login page, or have a heading such as "Maintenance"
 
-    Recognized are short pages whose title or heading is a usual phrase: login pages, checks for
-    robots, and with status 200 error pages and missing pages.
+    Recognized are short pages whose title or heading is a usual phrase: login and consent pages,
+    checks for robots, and with status 200 error pages and missing pages.
     """
     if page.selector.type == "json":
         return None
@@ -215,6 +229,7 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
     for pattern, mark, outcome, problem in (
         (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a check for robots instead of the page"),
         (LOG_IN, PASSWORD, Outcome.ERROR, "a login page instead of the page"),
+        (CONSENT, CONSENT_MARK, Outcome.ERROR, "a consent page instead of the page"),
         (NUMBER_404, NOT_FOUND_MARK, Outcome.GONE, MISSING_PAGE),
         (NOT_FOUND, None, Outcome.GONE, MISSING_PAGE),
         (FAILURE, None, Outcome.ERROR, "a page with status 200 that reports an error"),

@@ -40,6 +40,10 @@ LONG_BYTES = 30_000
 # Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
 # is used, which follows the rules of browsers.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
+UTF_8 = "utf-8"
+UTF_8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
+# Other scripts than the Latin one have several characters outside ASCII in a row.
+ADJACENT = re.compile(rb"[\x80-\xff]{2}")
 # Encodings with zero bytes in markup.
 WIDE = ("utf-16", "utf-32")
 PERMANENT = frozenset({301, 308})
@@ -261,21 +265,37 @@ def _headings(page: TextResponse) -> list[str]:
 def decoded(response: TextResponse) -> TextResponse:
     """Return the response with its declared encoding, or a detected one if none is declared.
 
-    A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8.
+    A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8. A
+    page that declares UTF-8 and has none of its characters, only invalid bytes, is in another one,
+    mostly because of the server's default: in that of its `<meta>` tag, else in a detected one.
     """
     declared = response._declared_encoding() or ""
+    head = response.body[:GUESSED_BYTES]
     is_false = declared.startswith(WIDE) and b"\0" not in response.body[:SNIFFED_BYTES]
+    if declared == UTF_8 and not _is_utf_8(head) and not UTF_8_CHARACTER.search(head):
+        is_false = True
+        if (inner := response._body_declared_encoding()) not in (None, UTF_8):
+            return response.replace(encoding=inner)
     if declared and not is_false:
         return response
-    head = response.body[:GUESSED_BYTES]
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
+    if not _is_utf_8(head):
+        # Few accents among ASCII letters are too little for a guess, which may find other scripts.
+        if not ADJACENT.search(head):
+            return response.replace(encoding="cp1252")
         from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
         best = from_bytes(head, cp_isolation=list(LIKELY)).best()
         return response.replace(encoding=best.encoding if best else response.encoding)
-    return response.replace(encoding="utf-8")
+    return response.replace(encoding=UTF_8)
+
+
+def _is_utf_8(head: bytes) -> bool:
+    """Return whether the beginning of a body is valid UTF-8; its last character may be cut off."""
+    try:
+        codecs.getincrementaldecoder(UTF_8)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def with_valid_base(page: TextResponse) -> TextResponse:

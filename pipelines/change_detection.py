@@ -153,6 +153,7 @@ class ChangesPipeline(SessionPipeline):
             visit.broken = await self.detector.state(visit, old)
             note_breakage(visit, self.rules)
             if old is not None:
+                self.noise.note_fields(visit, old)
                 visit.field_history = field_history(visit, old)
         except StorageError as error:
             raise self.end_run(item.target, error) from None

@@ -140,7 +140,14 @@ async def _same_pages(db: Database, batch: Sequence[Visit]) -> list[Visit]:
     rows += await db.targets.find({"_id": {"$in": keys}} | owning, fields).to_list(None)
     hashes: dict[str, str | None] = {row["_id"]: row.get("content_hash") for row in rows}
     owners |= {key: key for key in hashes}
-    hashes |= {v.fetched.target.key: v.fetched.content_hash for v in batch if v.outcome in SEEN}
+    seen = [visit for visit in batch if visit.outcome in SEEN and visit.alias_of is None]
+    hashes |= {visit.fetched.target.key: visit.fetched.content_hash for visit in seen}
+    # First visits of this batch are not stored yet.
+    owners |= {
+        visit.fetched.target.key: visit.fetched.target.key
+        for visit in seen
+        if visit.fetched.canonical_url is None and visit.fetched.final_url is None
+    }
     copies = []
     for visit in stated:
         target = visit.fetched.target

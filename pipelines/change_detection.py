@@ -29,7 +29,7 @@ from crawler.items import (
     TargetPlan,
     Visit,
 )
-from crawler.storage import posts
+from crawler.storage import posts, visits
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import EPOCH, NEVER
@@ -310,6 +310,8 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         )
     else:
         outcome, reason = (outcome, None) if outcome else compare(fetched)
+        if target.consecutive_gone and outcome is not Outcome.NEW:
+            reason = reason or visits.WAS_GONE
         when, every_hours = next_visit(fetched, outcome, rules.zone, intervals)
         visit = Visit(
             fetched,

@@ -78,12 +78,14 @@ async def newest_changes(
         if outcome == Outcome.GONE:
             summary = row.get("reason") or f"status {row['status']}"
         elif outcome not in (Outcome.NEW, Outcome.CHANGED):
-            outcome, summary = "back", "the page was gone before this visit"
+            outcome, summary = "back", visits.WAS_GONE
         elif "posts_new" in row:
             titles = await visits.titles(db, row)
             summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
         else:
             summary = summaries[row["_id"]]
+            if row.get("reason") == visits.WAS_GONE:
+                summary = "; ".join(filter(None, (visits.WAS_GONE, summary)))
         changes.append(
             {
                 "at": row["at"],
@@ -112,6 +114,9 @@ def summary_of(before: Document | None, after: Document | None, diff_size: int =
     if after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""
     if before is None:
+        if after.keys() == {"links"} and isinstance(links := after["links"], list):
+            # A list page, or an item with only this field.
+            return count(len(links), "link")
         return _short(next(filter(None, map(_text, after.values())), ""))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]

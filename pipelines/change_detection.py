@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -43,7 +44,7 @@ from crawler.items import (
     TargetPlan,
     Visit,
 )
-from crawler.storage import posts, targets
+from crawler.storage import posts, targets, visits
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.text import count
@@ -77,6 +78,11 @@ JAR = "second request"
 # Numbers of changes in a row in one passage that a run reports.
 REPORTED = frozenset({5, 10, 20, 40, 80, 160, 320})
 MAX_CHARACTERS = 80
+# Minimum number of pages of a run with a field of which only a random part changed.
+MIN_RANDOM = 3
+MAX_RANDOM_CHARACTERS = 4000
+# Session ids, signatures and times of the request, mostly in a URL.
+TOKEN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9A-Za-z]{16,}|\b\d{10,}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,7 @@ class ChangesPipeline(SessionPipeline):
             visit.broken = await self.detector.state(visit, old)
             note_breakage(visit, self.rules)
             if old is not None:
+                self.noise.note_fields(visit, old)
                 visit.field_history = field_history(visit, old)
         except StorageError as error:
             raise self.end_run(item.target, error) from None
@@ -211,6 +218,9 @@ class NoiseDetector:
         # By number of changes in a row: the pages, and an example.
         self._repeats: Counter[int] = Counter()
         self._repeated: dict[int, str] = {}
+        # By field: the pages on which only a random part of it changed, and an example.
+        self._random: Counter[str] = Counter()
+        self._random_examples: dict[str, str] = {}
 
     async def confirm(self, visit: Visit) -> None:
         """Set `noise` of a visit; a page that changes often may be requested a second time.
@@ -299,9 +309,27 @@ class NoiseDetector:
             self._repeated.setdefault(repeats, f"{fetched.target.url}: {text!r}")
         return None
 
+    def note_fields(self, visit: Visit, old: Document) -> None:
+        """Note the fields of a changed item of which only a random part changed.
+
+        old: content before
+        """
+        fields, new = self._session.wrapper.fields, visit.fetched.content or {}
+        for name in fields if visit.fetched.target.kind is Kind.ITEM else ():
+            if is_random(old.get(name), new.get(name)):
+                self._random[name] += 1
+                example = f"{visit.fetched.target.url}: {str(new[name])[:MAX_CHARACTERS]!r}"
+                self._random_examples.setdefault(name, example)
+
     def report(self) -> list[str]:
         """Return what to report at the end of the run, one line each."""
-        lines = []
+        lines = [
+            f"field {name}: only a random part changed on {count(pages, 'page')}, for example "
+            f"{self._random_examples[name]}; such pages change on every visit. Select only the "
+            "constant part, such as xpath = \"substring-before(//a/@href, '?')\""
+            for name, pages in sorted(self._random.items())
+            if pages >= MIN_RANDOM
+        ]
         for repeats, pages in sorted(self._repeats.items()):
             lines.append(
                 f"{count(pages, 'page')} changed {repeats} times in a row in the same passage, for "
@@ -309,6 +337,19 @@ class NoiseDetector:
                 "ignore = ['SELECTOR'] in the site definition"
             )
         return lines
+
+
+def is_random(before: object, after: object) -> bool:
+    """Return whether two different values are texts that differ only in long random parts."""
+    if not (isinstance(before, str) and isinstance(after, str)) or before == after:
+        return False
+    if max(len(before), len(after)) > MAX_RANDOM_CHARACTERS:
+        return False
+    if TOKEN.sub("", before) != TOKEN.sub("", after):
+        return False
+    pairs = zip(TOKEN.findall(before), TOKEN.findall(after), strict=False)
+    # Words differ in letters only.
+    return all(any(map(str.isdigit, x + y)) for x, y in pairs if x != y)
 
 
 def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> Visit:
@@ -439,6 +480,8 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         )
     else:
         outcome, reason = (outcome, None) if outcome else compare(fetched)
+        if target.consecutive_gone and outcome is not Outcome.NEW:
+            reason = reason or visits.WAS_GONE
         when, every_hours = next_visit(fetched, outcome, rules.zone, intervals)
         visit = Visit(
             fetched,

@@ -39,6 +39,10 @@ LONG_BYTES = 30_000
 # Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
 # is used, which follows the rules of browsers.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
+UTF_8 = "utf-8"
+UTF_8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
+# Other scripts than the Latin one have several characters outside ASCII in a row.
+ADJACENT = re.compile(rb"[\x80-\xff]{2}")
 # Encodings with zero bytes in markup.
 WIDE = ("utf-16", "utf-32")
 PERMANENT = frozenset({301, 308})
@@ -82,6 +86,20 @@ LOG_IN = re.compile(
     r"|iniciar sesi[o\u00f3]n|accedi|inloggen|zaloguj si\u0119|logowanie|entrar|logga in|log ind"
     r"|logg inn|\u0432\u0445\u043e\u0434|\u0432\u043e\u0439\u0442\u0438"
     r"|\u30ed\u30b0\u30a4\u30f3|\u767b\u5f55|\u767b\u5165"
+)
+# Pages that ask for consent before they show the requested page, with a button to agree.
+CONSENT = re.compile(
+    r"(?:we (?:value|respect|care about)|manage) your privacy|your privacy(?: (?:choices|settings"
+    r"|matters.*|is important.*))?|before you continue.*|(?:cookie|privacy) (?:consent|settings"
+    r"|preferences|notice)|(?:we|this (?:site|website)) uses? cookies"
+    r"|(?:wir )?(?:respektieren|schätzen) (?:wir )?ihre privatsphäre"
+    r"|(?:ihre )?(?:privatsphäre|datenschutz|cookie)-?einstellungen"
+    r"|(?:nous respectons )?votre vie privée|valoramos (?:su|tu) privacidad"
+)
+CONSENT_MARK = re.compile(
+    rb"<(?:button|input|form)\b[^<>]{0,1000}>[^<>]{0,200}"
+    rb"\b(?:accept|agree|consent|akzeptier|zustimm|einverstanden|accepte|aceptar)",
+    re.I,
 )
 # The number may also be that of a car or of trousers.
 NUMBER_404 = re.compile(r"404")
@@ -206,8 +224,8 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
     is_known: the requested page was read before; else only checks for robots are recognized, for
               the page itself may be a login page, or have a heading such as "Maintenance"
 
-    Recognized are short pages whose title or heading is a usual phrase: login pages, checks for
-    robots, and with status 200 error pages and missing pages.
+    Recognized are short pages whose title or heading is a usual phrase: login and consent pages,
+    checks for robots, and with status 200 error pages and missing pages.
     """
     if page.selector.type == "json":
         return None
@@ -215,6 +233,7 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
     for pattern, mark, outcome, problem in (
         (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a check for robots instead of the page"),
         (LOG_IN, PASSWORD, Outcome.ERROR, "a login page instead of the page"),
+        (CONSENT, CONSENT_MARK, Outcome.ERROR, "a consent page instead of the page"),
         (NUMBER_404, NOT_FOUND_MARK, Outcome.GONE, MISSING_PAGE),
         (NOT_FOUND, None, Outcome.GONE, MISSING_PAGE),
         (FAILURE, None, Outcome.ERROR, "a page with status 200 that reports an error"),
@@ -246,21 +265,37 @@ def _headings(page: TextResponse) -> list[str]:
 def decoded(response: TextResponse) -> TextResponse:
     """Return the response with its declared encoding, or a detected one if none is declared.
 
-    A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8.
+    A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8. A
+    page that declares UTF-8 and has none of its characters, only invalid bytes, is in another one,
+    mostly because of the server's default: in that of its `<meta>` tag, else in a detected one.
     """
     declared = response._declared_encoding() or ""
+    head = response.body[:GUESSED_BYTES]
     is_false = declared.startswith(WIDE) and b"\0" not in response.body[:SNIFFED_BYTES]
+    if declared == UTF_8 and not _is_utf_8(head) and not UTF_8_CHARACTER.search(head):
+        is_false = True
+        if (inner := response._body_declared_encoding()) not in (None, UTF_8):
+            return response.replace(encoding=inner)
     if declared and not is_false:
         return response
-    head = response.body[:GUESSED_BYTES]
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
+    if not _is_utf_8(head):
+        # Few accents among ASCII letters are too little for a guess, which may find other scripts.
+        if not ADJACENT.search(head):
+            return response.replace(encoding="cp1252")
         from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
         best = from_bytes(head, cp_isolation=list(LIKELY)).best()
         return response.replace(encoding=best.encoding if best else response.encoding)
-    return response.replace(encoding="utf-8")
+    return response.replace(encoding=UTF_8)
+
+
+def _is_utf_8(head: bytes) -> bool:
+    """Return whether the beginning of a body is valid UTF-8; its last character may be cut off."""
+    try:
+        codecs.getincrementaldecoder(UTF_8)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def with_valid_base(page: TextResponse) -> TextResponse:

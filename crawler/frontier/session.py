@@ -491,11 +491,11 @@ class Session:
             self.db, self.wrapper, self.counts, self.links, self.traps,
             self.failure_example, gave_up=bool(self.limits.given_up),
         )  # fmt: skip
-        for line in self.warnings.lines:
+        visits, wanted = self.counts["visits"], await self.writer.wanted.read()
+        broken = await alarms.record_broken(self.db, self.spider, visits, self.clock.now(), wanted)
+        for line in (*self.warnings.lines, *broken):
             logger.warning("%s: %s", self.spider, line)
         await runs.note_inputs(self.db, self.spider, self.inputs)
-        visits, wanted = self.counts["visits"], await self.writer.wanted.read()
-        await alarms.record_broken(self.db, self.spider, visits, self.clock.now(), wanted)
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property

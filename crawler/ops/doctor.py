@@ -65,7 +65,7 @@ from crawler.ops.jobs import (
     with_files,
 )
 from crawler.ops.service import describe_error
-from crawler.storage import health, posts, runs, targets
+from crawler.storage import alarms, health, posts, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.posts import FieldCoverage
 from crawler.utils.process import Say
@@ -506,17 +506,19 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
             filled = await posts.field_coverage(
                 db, wrapper.name, wrapper.selector_digest(Kind.ITEM), names
             )
-            findings += judge_fields(wrapper, filled, site.job.word)
+            broken = await alarms.broken_sites(db, wrapper.name)
+            findings += judge_fields(wrapper, filled, site.job.word, broken)
     return findings
 
 
 def judge_fields(
-    wrapper: Wrapper, filled: Mapping[str, FieldCoverage], word: str
+    wrapper: Wrapper, filled: Mapping[str, FieldCoverage], word: str, broken: Sequence[str] = ()
 ) -> Iterator[Finding]:
     """Yield a finding for each field that is missing from all of the newest posts.
 
     filled: number of the newest posts that were read and that have the field, by field
     word:   the site's name on the command line
+    broken: texts of open alarms about many pages of the site that broke
     """
     n_read = max((each.read for each in filled.values()), default=0)
     missing = [name for name, n in filled.items() if n.read >= MIN_POSTS and not n.found]
@@ -527,6 +529,9 @@ def judge_fields(
         message = f"{name}: not found in any of the newest {items}{selector}"
         fix = f"fix the selector and test it: scrapy wrapper check {word} URL"
         yield warning(Check.FIELDS, message, fix if field else "", of=wrapper.name)
-    if n_read and not missing:
+    for text in broken:
+        fix = "see scrapy silence and docs/how-to/find-silent-pages.md"
+        yield warning(Check.FIELDS, text, fix, of=wrapper.name)
+    if n_read and not missing and not broken:
         message = f"all fields found in the newest {count(n_read, 'item')}"
         yield ok(Check.FIELDS, message, of=wrapper.name)

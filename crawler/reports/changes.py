@@ -80,12 +80,14 @@ async def newest_changes(
         if outcome == Outcome.GONE:
             summary = row.get("reason") or f"status {row['status']}"
         elif outcome not in (Outcome.NEW, Outcome.CHANGED):
-            outcome, summary = "back", "the page was gone before this visit"
+            outcome, summary = "back", visits.WAS_GONE
         elif "posts_new" in row:
             titles = await visits.titles(db, row)
             summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
         else:
             summary = summaries[row["_id"]]
+            if row.get("reason") == visits.WAS_GONE:
+                summary = "; ".join(filter(None, (visits.WAS_GONE, summary)))
         changes.append(
             {
                 "at": row["at"],
@@ -115,6 +117,9 @@ def summary_of(
     diff_size:     characters that differ, shown instead of long values and of contents not stored
     """
     if after is not None and is_new:
+        if after.keys() == {"links"} and isinstance(links := after["links"], list):
+            # A list page, or an item with only this field.
+            return count(len(links), "link")
         return _short(next(filter(None, map(_text, after.values())), ""))
     if before is None or after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""

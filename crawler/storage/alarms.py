@@ -27,6 +27,7 @@ WHAT_BROKE = {
     Breakage.SHRUNK: "lost at least half of their links to items",
     Breakage.LOGIN: "were replaced by a login, consent, captcha or error page",
 }
+SEE_SILENCE = "scrapy silence lists broken pages, docs/how-to/find-silent-pages.md has fixes"
 # Maximum number of open alarms of one check; the least probable silences come first.
 MAX_ALARMS = 1000
 KEPT = timedelta(days=365)
@@ -123,8 +124,10 @@ async def digests_of_broken(db: Database, spider: str) -> frozenset[str]:
 
 async def record_broken(
     db: Database, spider: str, visits: int, now: datetime, wanted: Wanted | None
-) -> int:
-    """Store the alarms of a spider's broken pages; return the number of new alarms.
+) -> list[str]:
+    """Store the alarms of a spider's broken pages; return a warning about new ones, or none.
+
+    Replaced pages have no warning of their own: their visits failed, and were logged.
 
     visits: number of visits in the run that is ending
     wanted: events of the spider that rules of notifications select; None: no rule is about it
@@ -135,6 +138,8 @@ async def record_broken(
     of_spider: Document = {"spider": spider, "event": BROKEN} | OPEN
     open_sites = set(await db.alarms.distinct("_id", of_spider | {"target": ""}))
     alarms: dict[str, tuple[Document, Document]] = {}
+    of_site: dict[str, str] = {}
+    of_pages: dict[str, str] = {}
     for how in Breakage:
         pages = broken | {"broken.how": str(how)}
         n = await db.targets.count_documents(pages)
@@ -152,7 +157,22 @@ async def record_broken(
                 "spider": spider, "target": target, "event": BROKEN, "since": since, "chance": 0.0,
             }  # fmt: skip
             alarms[key] = begun, {"text": text}
-    return await _record(db, of_spider, alarms, now, {spider: wanted})
+            if is_shared:
+                of_site[key] = text
+            elif how is not Breakage.LOGIN:
+                of_pages[key] = f"{row['url']}: {text}"
+    stored = set(await db.alarms.distinct("_id", {"_id": {"$in": [*of_site, *of_pages]}}))
+    await _record(db, of_spider, alarms, now, {spider: wanted})
+    lines = [text for key, text in of_site.items() if key not in stored]
+    if new := [text for key, text in of_pages.items() if key not in stored]:
+        lines.append(f"{count(len(new), 'page')} may be broken, for example {new[0]}")
+    return [f"{line}; {SEE_SILENCE}" for line in lines]
+
+
+async def broken_sites(db: Database, spider: str) -> list[str]:
+    """Return the texts of the open alarms about many pages of a spider that broke."""
+    query: Document = OPEN | {"spider": spider, "event": BROKEN, "target": ""}
+    return [row["text"] async for row in db.alarms.find(query, {"text": 1}).sort("_id")]
 
 
 async def _record(

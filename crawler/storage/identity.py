@@ -32,7 +32,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.posts import id_of
 from crawler.items import SEEN, Kind, Outcome, Visit
-from crawler.storage import leases
+from crawler.storage import leases, listings
 from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.edits import release_posts
@@ -140,7 +140,14 @@ async def _same_pages(db: Database, batch: Sequence[Visit]) -> list[Visit]:
     rows += await db.targets.find({"_id": {"$in": keys}} | owning, fields).to_list(None)
     hashes: dict[str, str | None] = {row["_id"]: row.get("content_hash") for row in rows}
     owners |= {key: key for key in hashes}
-    hashes |= {v.fetched.target.key: v.fetched.content_hash for v in batch if v.outcome in SEEN}
+    seen = [visit for visit in batch if visit.outcome in SEEN and visit.alias_of is None]
+    hashes |= {visit.fetched.target.key: visit.fetched.content_hash for visit in seen}
+    # First visits of this batch are not stored yet.
+    owners |= {
+        visit.fetched.target.key: visit.fetched.target.key
+        for visit in seen
+        if visit.fetched.canonical_url is None and visit.fetched.final_url is None
+    }
     copies = []
     for visit in stated:
         target = visit.fetched.target
@@ -158,7 +165,7 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
     """Move categories and listings of aliases to their owners, and delete the aliases' posts."""
     names: list[UpdateMany] = []
     categories: list[UpdateMany] = []
-    listings: list[UpdateMany] = []
+    of_items: list[UpdateMany] = []
     posts: list[Document] = []
     for visit in aliases:
         visit.candidates = visit.emptied = ()
@@ -167,10 +174,12 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
         names += keep_newest(of_owner, "aliases", [target.url], MAX_ALIASES)
         categories += keep_newest(of_owner, "categories", target.categories, MAX_CATEGORIES)
         edges = {"spider": target.spider, "item": target.url}
-        listings.append(UpdateMany(edges, {"$set": {"item": owner}}))
+        of_items.append(UpdateMany(edges, {"$set": {"item": owner}}))
+        if target.kind is Kind.LIST:
+            await listings.hand_over(db, target, owner)
         posts.append({"_id": target.key} | leases.unless_passed(target.fence))
     await db.targets.bulk_write([*names, *categories])
-    await db.listings.bulk_write(listings)
+    await db.listings.bulk_write(of_items)
     if registry is not None:
         await release_posts(db, registry, {"$or": posts}, aliases[0].fetched.at)
     await db.posts.bulk_write([*categories, *(DeleteOne(query) for query in posts)])

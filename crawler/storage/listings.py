@@ -333,9 +333,23 @@ async def _is_trusted(db: Database, spider: str, hint: str) -> bool:
 
 
 async def drop_all(db: Database, target: Target) -> None:
-    """Hide all edges of a page that is gone."""
+    """Hide all edges of a page that is gone or leads to another one."""
     query = {"spider": target.spider, "list": target.url, "shown": True}
     await db.listings.update_many(query, {"$set": {"shown": False}})
+
+
+async def hand_over(db: Database, page: Target, owner: str) -> None:
+    """Move the edges of a list page to the list page with URL `owner`, to which it now leads.
+
+    The owner's own edges stay. If it was not visited yet, its items are not marked until then.
+    """
+    query = {"spider": page.spider, "list": page.url, "shown": True}
+    edges = await db.listings.find(query).to_list(None)
+    copies = [
+        edge | {"_id": f"{page.spider} {edge['item']} {owner}", "list": owner} for edge in edges
+    ]
+    await insert_new(db.listings, copies)
+    await drop_all(db, page)
 
 
 async def settle(db: Database, spider: str, at: datetime) -> int:

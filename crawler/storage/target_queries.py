@@ -195,22 +195,34 @@ async def target_of(
     spider: the spider, required if several have this URL
     among:  collections with URLs that the error may suggest
     """
-    rows = await targets.of_url(db, names_of(url, config), spider)
+    names = names_of(url, config)
+    # A URL that redirects is a target of its own and an alias of another one: the former counts.
+    order = {name: position for position, name in enumerate(reversed(names))}
+    by_spider = {
+        row["spider"]: row
+        for row in sorted(
+            await targets.of_url(db, names, spider), key=lambda row: order.get(row["url"], -1)
+        )
+    }
+    rows = list(by_spider.values())
     if not rows:
         raise await unknown(db, url, among)
     if len(rows) > 1:
-        names = ", ".join(target["spider"] for target in rows)
         raise ConfigError(
-            f"several spiders have this URL: {url}. Use --spider NAME, one of: {names}"
+            f"several spiders have this URL: {url}. Use --spider NAME, one of: "
+            + ", ".join(sorted(by_spider))
         )
     return rows[0]
 
 
 def names_of(url: str, config: Config) -> list[str]:
-    """Return the canonical forms of a URL: site definitions strip different parameters."""
+    """Return the canonical forms of a URL: site definitions strip different parameters.
+
+    The first one has all parameters, so it is the closest to the URL.
+    """
     strip = config.strip_parameters
     try:
-        return [canonical(url), canonical(url, ()), *([canonical(url, strip)] if strip else [])]
+        return [canonical(url, ()), canonical(url), *([canonical(url, strip)] if strip else [])]
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from None
 

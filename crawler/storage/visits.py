@@ -19,6 +19,8 @@ from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
 
+# Reason of a visit that found a page again.
+WAS_GONE = "the page was gone before this visit"
 # Maximum number of events to search and count.
 MAX_EVENTS = 100_000
 MAX_TITLES = 3

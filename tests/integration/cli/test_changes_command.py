@@ -50,11 +50,24 @@ def crawl(freshet: Freshet) -> None:
     assert freshet("crawl", "shop", "-a", "full=1").code == 0
 
 
+def test_page_that_comes_back_with_other_content_was_gone(shop: tuple[Freshet, Pages]) -> None:
+    freshet, pages = shop
+    pages.remove("/item/b")
+    crawl(freshet)
+    pages.item("/item/b", "Pear</h1><b>4</b><h1>")
+    crawl(freshet)
+    ((outcome, _, summary),) = summarized(events(freshet)[:1])
+    assert outcome == "changed"
+    assert summary.startswith("the page was gone before this visit; price: 3 -> 4")
+    history = json.loads(run(freshet, "history", f"{pages.url}/item/b", "--json").out)
+    assert history["visits"][-1]["reason"] == "the page was gone before this visit"
+
+
 def test_changes_lists_new_changed_gone_and_restored_pages(shop: tuple[Freshet, Pages]) -> None:
     freshet, pages = shop
     new = summarized(events(freshet))
     assert sorted(new) == [
-        ("new", "a", "Apple"), ("new", "b", "Pear"), ("new", "list.html", "2 values"),
+        ("new", "a", "Apple"), ("new", "b", "Pear"), ("new", "list.html", "2 links"),
     ]  # fmt: skip
     pages.item("/item/a", "Apple</h1><b>12</b><i>red</i><i>sweet</i><h1>")
     pages.remove("/item/b")

@@ -148,3 +148,21 @@ def test_run_reports_a_passage_that_changes_again_and_again(
         "/item/0: 'Tip of the day: f.'"
     ) in result.err
     assert "exclude it with ignore = ['SELECTOR']" in result.err
+
+
+def test_run_reports_a_field_of_which_only_a_random_part_changes(
+    freshet: Freshet, server: RawServer
+) -> None:
+    fields = {"title": "h1", "plan": {"css": "a::attr(href)"}, "file": "b"}
+    start = f"{server.url}/list"
+    site = freshet.wrapper("town", start_urls=[start], item_pages="/item/", fields=fields)
+    server.answers["/list"] = page("".join(f"<a href={path}>x</a>" for path in PATHS))
+    for visit, session in enumerate(("8c1f0a7e55d24b3a9", "0b9e3c6d11fa47c2d")):
+        for path in PATHS:
+            link = f"<a href=/plan.pdf?PHPSESSID={session}>Plan</a><b>plan-2026-0{visit}.pdf</b>"
+            server.answers[path] = page(f"<h1>{path}</h1>{link}")
+        result = freshet.crawl(site, "-a", "full=1", hours=24 * visit)
+    assert (
+        f"town: field plan: only a random part changed on 10 pages, for example {server.url}/item/"
+    ) in result.err
+    assert "field file" not in result.err

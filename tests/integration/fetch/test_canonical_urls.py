@@ -78,6 +78,16 @@ def test_target_with_the_canonical_url_becomes_the_item(
     assert asked(server) == ["/item-1"]
 
 
+def test_first_run_stores_an_item_only_under_its_canonical_url(
+    freshet: Freshet, database: Db, server: RawServer, definition: Path
+) -> None:
+    server.answers["/list"] = links("/item-1", "/red/item-1")
+    freshet.crawl(definition)
+    assert urls(database.posts.find()) == {f"{server.url}/item-1"}
+    copy = target(database, f"{server.url}/red/item-1")
+    assert copy["alias_of"] == f"{server.url}/item-1"
+
+
 def test_different_items_with_one_canonical_url_stay_apart(
     freshet: Freshet, database: Db, server: RawServer, definition: Path
 ) -> None:

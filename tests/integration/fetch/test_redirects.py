@@ -316,6 +316,79 @@ def test_temporary_redirect_is_followed_at_each_visit(
     assert asked == [["/item-1", "/new-1"]] * 4
 
 
+# List pages that have moved.
+
+
+@pytest.fixture
+def renamed(freshet: Freshet) -> Iterator[tuple[RawServer, Path]]:
+    """Serve a shop whose category moves from /list/tea to /list/infusions after the first run."""
+    with RawServer() as server:
+        items = page("<a href=/item-1>1</a><a href=/item-2>2</a>")
+        server.answers = {
+            "/": page("<a href=/list/tea>Tea</a>"),
+            "/list/tea": items, "/item-1": ONE, "/item-2": page("<h1>Two</h1>"),
+        }  # fmt: skip
+        definition = freshet.wrapper(
+            "renamed", start_urls=[f"{server.url}/"], list_pages="/list/(?P<category>[a-z]+)",
+            item_pages="/item-", robots=False, fields={"title": "h1"},
+        )  # fmt: skip
+        freshet.crawl(definition)
+        server.answers |= {
+            "/": page("<a href=/list/infusions>Infusions</a>"),
+            "/list/tea": redirect(301, "/list/infusions"), "/list/infusions": items,
+        }  # fmt: skip
+        yield server, definition
+
+
+def test_items_of_a_moved_list_have_only_its_new_category(
+    freshet: Freshet, database: Db, renamed: tuple[RawServer, Path]
+) -> None:
+    _, definition = renamed
+    for hours in (7, 14):
+        freshet.crawl(definition, hours=hours)
+    items = list(database.targets.find({"kind": "item"}))
+    assert [item["categories"] for item in items] == [["infusions"]] * 2
+    assert [item.get("unlisted_at") for item in items] == [None, None]
+    assert database.posts.distinct("categories") == ["infusions"]
+
+
+def test_item_that_a_moved_list_no_longer_shows_is_unlisted(
+    freshet: Freshet, database: Db, renamed: tuple[RawServer, Path]
+) -> None:
+    server, definition = renamed
+    for hours in (7, 14):
+        freshet.crawl(definition, hours=hours)
+    server.answers["/list/infusions"] = page("<a href=/item-1>1</a>")
+    freshet.crawl(definition, hours=21)
+    unlisted = database.targets.find({"unlisted_at": {"$type": "date"}})
+    assert urls(unlisted) == {f"{server.url}/item-2"}
+
+
+def test_items_of_a_moved_list_stay_listed_if_its_new_url_is_not_visited_yet(
+    freshet: Freshet, database: Db, renamed: tuple[RawServer, Path]
+) -> None:
+    server, definition = renamed
+    freshet.crawl(definition, "-a", "limit=1", hours=7)  # finds the new URL
+    database.targets.update_one(
+        {"url": f"{server.url}/list/infusions"},
+        {"$set": {"next_visit": datetime.now(UTC) + timedelta(days=9)}},
+    )
+    freshet.crawl(definition, hours=8)
+    assert target(database, f"{server.url}/list/tea")["alias_of"].endswith("/list/infusions")
+    assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0
+
+
+def test_commands_find_a_url_that_redirects_by_its_own_target(
+    freshet: Freshet, renamed: tuple[RawServer, Path]
+) -> None:
+    server, definition = renamed
+    for hours in (7, 14):
+        freshet.crawl(definition, hours=hours)
+    old, new = f"{server.url}/list/tea", f"{server.url}/list/infusions"
+    assert f"leads to the same page as {new}" in freshet("explain", old).out
+    assert f"redirects to {new}" in freshet("history", old).out
+
+
 # Items that redirect to pages of another kind.
 
 

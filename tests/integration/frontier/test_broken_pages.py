@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,12 +23,12 @@ def write(pages: Pages, prices: dict[int, str], listed: Iterable[int] = ITEMS) -
 FIELDS = {"fields": {"title": "h1", "price": {"css": "b", "type": "price"}}}
 
 
-def crawl(freshet: Freshet, pages: Pages, day: int, content: Row = FIELDS) -> None:
-    """Visit all pages. content: keys of the site definition that select the content."""
+def crawl(freshet: Freshet, pages: Pages, day: int, content: Row = FIELDS) -> str:
+    """Visit all pages; return the log. content: keys of the site definition for the content."""
     wrapper: Path = freshet.wrapper(
         "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$", **content
     )
-    freshet.crawl(wrapper, "-a", "full=1", hours=25 * day)
+    return freshet.crawl(wrapper, "-a", "full=1", hours=25 * day).err
 
 
 def last_visits(db: Db, pages: Pages) -> dict[str, Row]:
@@ -105,6 +106,45 @@ def test_pages_broken_in_the_same_way_raise_one_site_alarm(
         assert (alarm["spider"], alarm["target"], alarm["event"]) == ("pages", "", "broken")
         assert alarm["text"].startswith(f"{left} pages lost fields that they had before, such as")
     assert database.alarms.count_documents({}) == 1
+
+
+def warnings(log: str) -> list[str]:
+    """Return the warnings of a log about broken pages, without the address of the site."""
+    lines = [line.partition("WARNING: ")[2] for line in log.splitlines()]
+    broken = [line for line in lines if "scrapy silence" in line]
+    return [re.sub(r"http://[\d.]+:\d+", "", line).partition(";")[0] for line in broken]
+
+
+def test_a_run_warns_of_each_new_alarm_once(freshet: Freshet, pages: Pages) -> None:
+    write(pages, {})
+    assert warnings(crawl(freshet, pages, 0)) == []
+    write(pages, {2: "<i>3 EUR</i>"})
+    assert warnings(crawl(freshet, pages, 1)) == [
+        "pages: 1 page may be broken, for example /item-2.html: "
+        "nothing found for price, which the page had before"
+    ]
+    assert warnings(crawl(freshet, pages, 2)) == []
+    write(pages, dict.fromkeys(ITEMS, "<i>3 EUR</i>"), listed=range(4))
+    site = "pages: 12 pages lost fields that they had before, such as /item-0.html"
+    of_list = (
+        "pages: 1 page may be broken, for example /list.html: the list page has 4 of 12 links to "
+        "items"
+    )
+    assert warnings(crawl(freshet, pages, 3)) == [site, of_list]
+
+
+def test_doctor_reports_a_site_that_broke(freshet: Freshet, pages: Pages) -> None:
+    write(pages, {})
+    crawl(freshet, pages, 0)
+    write(pages, dict.fromkeys(range(11), "<i>3 EUR</i>"))
+    crawl(freshet, pages, 1)
+    found = {
+        (row["check"], row["status"]): row["found"]
+        for row in in_json(freshet, "doctor", hours=26)["findings"]
+        if row["of"] == "pages"
+    }
+    assert found["fields", "warning"].startswith("11 pages lost fields that they had before")
+    assert ("fields", "ok") not in found
 
 
 def test_text_that_replaces_many_others_is_not_stored(

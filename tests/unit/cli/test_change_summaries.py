@@ -15,7 +15,7 @@ LONG = "word " * 30
     ("before", "after", "summary"),
     [
         (None, {"title": None, "price": 3}, "3"),
-        (None, {"links": ["a", "b"]}, "2 values"),
+        (None, {"links": ["a", "b"]}, "2 links"),
         (None, {}, ""),
         ({"price": 3, "title": "x"}, {"price": 4, "title": "x"}, "price: 3 -> 4"),
         ({"price": 3}, {"price": None}, "price: removed"),

@@ -274,3 +274,20 @@ def test_unusable_validators_are_ignored(
     given = {"ETag": etag, "Last-Modified": last_modified}
     headers = {name: value for name, value in given.items() if value is not None}
     assert validators_of(Response(SITE, headers=headers), NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("<p>Mühlstraße</p>".encode("latin-1"), "<p>Mühlstraße</p>"),
+        (
+            '<meta charset="windows-1250"><p>Łódź</p>'.encode("windows-1250"),
+            '<meta charset="windows-1250"><p>Łódź</p>',
+        ),
+        ("<p>Mühlstraße ".encode() + b"\xff</p>", "<p>Mühlstraße \ufffd</p>"),
+    ],
+    ids=["Latin-1", "meta", "UTF-8 with an invalid byte"],
+)
+def test_false_utf_8_of_a_header_is_ignored(body: bytes, text: str) -> None:
+    header = {"Content-Type": "text/html; charset=utf-8"}
+    assert decoded(HtmlResponse(SITE, body=body, headers=header)).text == text

@@ -10,6 +10,7 @@ from crawler.items import Outcome
 from tests.unit.pages import SITE, page
 
 PASSWORD = '<input type="password">'
+ACCEPT = "<form><button class=ok>Accept all</button></form>"
 SCRIPTS = "<p>Enable JavaScript and cookies to continue</p>"
 TEXT = "<p>Wool, clay and oak from small workshops.</p>" * 40
 
@@ -29,6 +30,9 @@ def outcome(title: str, heading: str = "", rest: str = "", *, is_known: bool = T
         ("Shop", "Please verify you are human", '<div class="g-recaptcha">', Outcome.BLOCKED),
         ("Sign in – Shop", "", PASSWORD, Outcome.ERROR),
         ("Anmelden", "", PASSWORD, Outcome.ERROR),
+        ("Shop", "We value your privacy", ACCEPT, Outcome.ERROR),
+        ("Before you continue to Shop", "", "<button>I agree</button>", Outcome.ERROR),
+        ("Datenschutz-Einstellungen", "", "<button>Alle akzeptieren</button>", Outcome.ERROR),
         ("503 Service Temporarily Unavailable", "", "", Outcome.ERROR),
         ("Shop", "We’ll be back soon!", "", Outcome.ERROR),
         ("Page not found | Shop", "", "", Outcome.GONE),
@@ -55,6 +59,8 @@ def test_stand_ins_are_recognized_by_their_heading(
         ("Just a moment", "Just a moment", "<p>A song in three parts.</p>"),
         ("CAPTCHA", "CAPTCHA", "<p>A test with distorted letters.</p>"),
         ("Login", "Login", "<p>What a login is.</p>"),
+        ("Cookie settings", "Cookie settings", "<p>How to accept cookies.</p>"),
+        ("Walnut stool | Shop", "Walnut stool", f"<h2>We value your privacy</h2>{ACCEPT}"),
         ("Trousers - 501 | Shop", "", ""),
         ("Peugeot - 404", "404", "<p>A car of the 1960s."),
         ("Chain cleaning - Maintenance - Bikes", "", ""),

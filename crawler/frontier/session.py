@@ -499,6 +499,12 @@ class Session:
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property
+    def found_nothing(self) -> bool:
+        """Return whether the run must not end as a success, although no part of it failed."""
+        end = self.end_state
+        return self.warnings.found_nothing or (end is not None and end.never_read)
+
+    @property
     def ending(self) -> Ending:
         """Functions for the end of the run, as of now."""
         return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())

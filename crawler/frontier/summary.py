@@ -20,6 +20,7 @@ from crawler.utils.text import count, moment
 
 if TYPE_CHECKING:
     # A run with nothing due is summed up without a session, which is slow to import.
+    from crawler.frontier.lifecycle import EndState
     from crawler.frontier.session import Session
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ MAX_SHOWN_HOSTS = 3
 # Counts of targets that the run left due, by reason.
 LEFT = ("over_cap", "closed", "over_limit")
 ALL_NOW = "to fetch them all now, add -a full=1"
+PAUSE = "a host is paused if it sends Retry-After or refuses several requests in a row"
 # Counts of feeds, as the session names them.
 POSTS = ("posts", "edited posts", "missed posts")
 
@@ -132,6 +134,7 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
     elif due:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing visited: {due:.0f} {are} still due{reasons}")
+        parts += _about_pauses(session.end_state)
     elif session.end_state is None or not session.end_state.remaining.targets:
         parts.append(
             "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; "
@@ -196,6 +199,16 @@ def _not_due(remaining: RemainingTargets, now: datetime) -> list[str]:
     if remaining.failed and remaining.failed_until is not None:
         first = moment(remaining.failed_until, now)
         parts.append(f"{remaining.failed:,} of these failed before and are retried from {first}")
+    return parts
+
+
+def _about_pauses(end: EndState | None) -> list[str]:
+    """Return what a pause is, and what to do, if hosts of due targets are paused."""
+    if end is None or not end.paused_hosts:
+        return []
+    parts = [f"{PAUSE}; the first run after the pause continues"]
+    if end.never_read:
+        parts.append("the exit code is 1 because no page of this site has been read so far")
     return parts
 
 

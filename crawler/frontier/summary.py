@@ -99,6 +99,7 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
     due:      targets still due at the end, for example because of a limit or a host's cap
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
     missed_visits: planned visits that were not made
+    second_requests: requests for pages in addition to their visits, to find random text
     over_cap, closed, over_limit: targets of `due`, by reason: the plan's cap, the site's visiting
               hours, the user's limit
     saved:    requests saved compared with fetching every target
@@ -114,6 +115,7 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
         "targets": targets,
         "due": counts["due"],
         "missed_visits": counts["missed visits"],
+        "second_requests": counts["second requests"],
         **{name: counts[name] for name in LEFT},
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
         "saved": max(0, targets - visits - counts["due"]),
@@ -168,6 +170,8 @@ def _outcomes(counts: dict[str, float]) -> str:
         f"{count(counts['error'], 'error')}, {counts['blocked']:.0f} blocked; "
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted"
     )
+    if counts["second_requests"]:
+        line += f"; {count(counts['second_requests'], 'second request')} to find random text"
     if (accuracy := counts.get("accuracy")) is None:
         return line
     read = sum(counts[outcome] for outcome in SEEN)

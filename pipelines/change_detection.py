@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
-from scrapy.exceptions import DropItem
+from scrapy.exceptions import DropItem, IgnoreRequest
 from scrapy.utils.asyncgen import as_async_generator
 
 from crawler.errors import StorageError
@@ -273,6 +273,7 @@ class NoiseDetector:
         spider = cast("Any", crawler.spider)
         request = spider.request(fetched.target)
         meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
+        self._session.second_requests += 1
         try:
             assert crawler.engine is not None
             response = await crawler.engine.download_async(request.replace(meta=meta))
@@ -282,6 +283,8 @@ class NoiseDetector:
                 return None
             fill(second)
         except Exception as error:  # noqa: BLE001 - without it, the change counts
+            # Not sent, for example because of `host_requests` or robots.txt.
+            self._session.second_requests -= isinstance(error, IgnoreRequest)
             logger.debug("Second request for %s failed: %s", fetched.target.url, error)
             return None
         return second if second.final_url == fetched.final_url else None

@@ -12,6 +12,7 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 
+from crawler.errors import ConfigError
 from crawler.utils import time as units
 
 # Maximum length of a URL pattern, in characters.
@@ -118,6 +119,20 @@ def as_time(value: datetime | timedelta | None, now: datetime) -> datetime | Non
         return now - value
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
+
+
+def past_time(value: datetime | timedelta | None, now: datetime) -> datetime | None:
+    """Return a value of `--since` as a time.
+
+    Raises ConfigError if it is in the future: nothing would match, as if nothing had happened.
+    """
+    at = as_time(value, now)
+    if at is not None and at > now:
+        raise ConfigError(
+            f"--since: {at:%Y-%m-%d %H:%M} UTC is in the future. Name a time before "
+            f"{now:%Y-%m-%d %H:%M} UTC"
+        )
+    return at
 
 
 def valid_utf8(text: str) -> str:

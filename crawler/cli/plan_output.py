@@ -105,10 +105,16 @@ def _lines(plan: Report) -> dict[str, str]:
         saves = f"a visit is added if it saves at least {hours} of staleness"
     if plan["shadow_price"] is not None:
         lines["marginal value"] = saves
+    if plan["second_requests"]:
+        lines["not counted"] = _second_requests(plan)
     if not is_feeds and plan["dated"]:
         lines["dates"] = f"trusted for {listed(plan['dated'])}"
     moved, targets = plan["updated"], plan["targets"]
     return lines | {"updated": f"{moved:,} of {targets:,} ({moved / targets:.1%})"}
+
+
+def _second_requests(plan: Report) -> str:
+    return f"{count(plan['second_requests'], 'second request')} in the last week, for random text"
 
 
 def _budget(plan: Report) -> str:
@@ -160,6 +166,8 @@ def show_plan(console: Console, plan: PlanOverview) -> None:
         counts.append(f"{plan['unplanned']:,} not planned until the next replan")
     if plan["learning"]:
         counts.append(f"{plan['learning']:,} in a sampling phase")
+    if plan["second_requests"]:
+        counts.append(f"not counted: {_second_requests(plan)}")
     console.print("; ".join(counts))
     console.print()
     classes = Table("class", "targets", "requests a day", *FIGURES[kind])

@@ -186,10 +186,13 @@ class EndState:
 
     remaining:    state of the spider's targets
     paused_hosts: paused hosts of due targets, and the end of each pause
+    never_read:   whether nothing was visited because hosts are paused, and no page of the site was
+                  ever read
     """
 
     remaining: RemainingTargets
     paused_hosts: dict[str, datetime]
+    never_read: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,9 @@ class Ending:
         of_run["targets"] = remaining.targets
         of_run["due"] = await targets.count_due(self.db, self.spider, self.started)
         paused_hosts = await due.held(self.db, self.spider, self.started, self.now)
-        return whole(of_run), EndState(remaining, paused_hosts)
+        is_paused = bool(paused_hosts) and not of_run.get("visits")
+        never_read = is_paused and not await targets.has_read(self.db, self.spider)
+        return whole(of_run), EndState(remaining, paused_hosts, never_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +279,8 @@ async def warnings_of(
             line = nothing_read(counts, example, since if pages > failed else None)
             return RunWarnings([*lines, line], found_nothing=True)
     everything = counts.get("visits") and not counts.get("due")
-    if wrapper.item_pages and everything and not await targets.has_items(db, wrapper.name):
+    has_items = not everything or await targets.has_read(db, wrapper.name, Kind.ITEM)
+    if wrapper.item_pages and not has_items:
         return RunWarnings([*lines, no_items(counts)], found_nothing=True)
     return RunWarnings(lines)
 

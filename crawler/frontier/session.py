@@ -78,6 +78,7 @@ class Session:
     links:     examples of links that this process has seen
     failure_example: URL and reason of the last failed visit of this process; empty without one
     failures:  number of failed visits of this process by problem
+    second_requests: number of second requests of this process, which find random text
     warnings:  warnings about the run, once it is summed up
     is_full:   whether this is a full run, which ignores the caps
     end_state: state of the spider after the run, once the run is summed up
@@ -120,7 +121,7 @@ class Session:
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
         self.flaw: FreshetError | None = None
-        self.due_at_start = 0
+        self.due_at_start = self.second_requests = 0
         self.targets_at_end = 0
         self.is_full = False
         self.end_state: EndState | None = None
@@ -413,6 +414,8 @@ class Session:
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
         shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
         shares[COPIED_LISTS] = self.traps.copied_lists
+        if self.second_requests:
+            shares["second requests"] = self.second_requests
         if self.is_open and (self.error is not None or self.writer.is_in_doubt):
             shares[IN_DOUBT] = 1
         return shares
@@ -497,6 +500,12 @@ class Session:
             logger.warning("%s: %s", self.spider, line)
         await runs.note_inputs(self.db, self.spider, self.inputs)
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
+
+    @property
+    def found_nothing(self) -> bool:
+        """Return whether the run must not end as a success, although no part of it failed."""
+        end = self.end_state
+        return self.warnings.found_nothing or (end is not None and end.never_read)
 
     @property
     def ending(self) -> Ending:

@@ -20,6 +20,7 @@ from crawler.utils.text import count, moment
 
 if TYPE_CHECKING:
     # A run with nothing due is summed up without a session, which is slow to import.
+    from crawler.frontier.lifecycle import EndState
     from crawler.frontier.session import Session
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ MAX_SHOWN_HOSTS = 3
 # Counts of targets that the run left due, by reason.
 LEFT = ("over_cap", "closed", "over_limit")
 ALL_NOW = "to fetch them all now, add -a full=1"
+PAUSE = "a host is paused if it sends Retry-After or refuses several requests in a row"
 # Counts of feeds, as the session names them.
 POSTS = ("posts", "edited posts", "missed posts")
 
@@ -97,6 +99,7 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
     due:      targets still due at the end, for example because of a limit or a host's cap
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
     missed_visits: planned visits that were not made
+    second_requests: requests for pages in addition to their visits, to find random text
     over_cap, closed, over_limit: targets of `due`, by reason: the plan's cap, the site's visiting
               hours, the user's limit
     saved:    requests saved compared with fetching every target
@@ -112,6 +115,7 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
         "targets": targets,
         "due": counts["due"],
         "missed_visits": counts["missed visits"],
+        "second_requests": counts["second requests"],
         **{name: counts[name] for name in LEFT},
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
         "saved": max(0, targets - visits - counts["due"]),
@@ -132,6 +136,7 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
     elif due:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing visited: {due:.0f} {are} still due{reasons}")
+        parts += _about_pauses(session.end_state)
     elif session.end_state is None or not session.end_state.remaining.targets:
         parts.append(
             "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; "
@@ -165,6 +170,8 @@ def _outcomes(counts: dict[str, float]) -> str:
         f"{count(counts['error'], 'error')}, {counts['blocked']:.0f} blocked; "
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted"
     )
+    if counts["second_requests"]:
+        line += f"; {count(counts['second_requests'], 'second request')} to find random text"
     if (accuracy := counts.get("accuracy")) is None:
         return line
     read = sum(counts[outcome] for outcome in SEEN)
@@ -196,6 +203,16 @@ def _not_due(remaining: RemainingTargets, now: datetime) -> list[str]:
     if remaining.failed and remaining.failed_until is not None:
         first = moment(remaining.failed_until, now)
         parts.append(f"{remaining.failed:,} of these failed before and are retried from {first}")
+    return parts
+
+
+def _about_pauses(end: EndState | None) -> list[str]:
+    """Return what a pause is, and what to do, if hosts of due targets are paused."""
+    if end is None or not end.paused_hosts:
+        return []
+    parts = [f"{PAUSE}; the first run after the pause continues"]
+    if end.never_read:
+        parts.append("the exit code is 1 because no page of this site has been read so far")
     return parts
 
 

@@ -496,7 +496,7 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
         wrapper = site.wrapper.completed(config)
         if not wrapper.item_pages:
             continue
-        if not await targets.has_items(db, wrapper.name):
+        if not await targets.has_read(db, wrapper.name, Kind.ITEM):
             if await runs.has_ended(db, wrapper.name):
                 message = "no items collected in any finished run"
                 start = next(iter(site.wrapper.starts))

@@ -29,12 +29,19 @@ DIGITS = 5
 
 
 def replan_report(
-    document: Document, updated: int, seconds: float, planning_seconds: float, *, dry_run: bool
+    document: Document,
+    updated: int,
+    second_requests: int,
+    seconds: float,
+    planning_seconds: float,
+    *,
+    dry_run: bool,
 ) -> ReplanReport:
     """Return the report of a new plan.
 
     document: of `document_of` or `document_of_feeds`, with the time of the replan
     updated:  number of targets whose plan was changed
+    second_requests: number of second requests of the last week
     """
     totals = document["totals"]
     return {
@@ -68,6 +75,7 @@ def replan_report(
             "missed_share": totals.get("missed_share"),
             "delay_hours": totals.get("delay_hours"),
         },
+        "second_requests": second_requests,
         "ignored": document["ignored"],
         "limits": document.get("limits", []),
         "warnings": document["warnings"],

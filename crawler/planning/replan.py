@@ -44,7 +44,7 @@ from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.report_types import ReplanReport
 from crawler.planning.silence import store_silences
 from crawler.planning.visit_log import files_of, read_visits, with_histories
-from crawler.storage import histories, plans, targets
+from crawler.storage import histories, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
@@ -394,8 +394,9 @@ async def _carry_out(
         finally:
             await finding_silences
     seconds = round(time.perf_counter() - task.began, 3)
+    second = await runs.second_requests(db, replan.document["spiders"], now)
     return replan_report(
-        replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run
+        replan.document, moved, second, seconds, round(planning_seconds, 3), dry_run=dry_run
     )
 
 

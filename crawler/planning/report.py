@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.planning.report_types import DailyTotals
-from crawler.storage import plans, visits
+from crawler.storage import plans, runs, visits
 from crawler.storage.client import Database
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known, moment
@@ -151,6 +151,8 @@ class PlanOverview(TypedDict):
     """Mean requests by day of the week and hour, in each site's time zone."""
     even: EvenTargets
     """Targets with even intervals, which are in the timetable, too."""
+    second_requests: int
+    """Second requests of the last 7 days, which find random text; no budget counts them."""
     pages: list[PlannedTarget] | None
     """Schedules of all targets; null if there are more than 30."""
     calendar: str | None
@@ -319,6 +321,7 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
             "targets": sum(row["targets"] for row in even),
             "per_week": sum(row["per_week"] for row in even),
         },
+        "second_requests": await runs.second_requests(db, spiders, now),
         "pages": await _planned_targets(db, spiders) if count <= MAX_LISTED else None,
         "calendar": None,
     }

@@ -266,6 +266,8 @@ class ReplanReport(TypedDict):
     """Number of targets by reason that limits visits, as in `limited_by` of `scrapy explain`."""
     totals: ReplanTotals
     """Expected results."""
+    second_requests: int
+    """Second requests of the last 7 days, which find random text; no budget counts them."""
     ignored: IgnoredData
     """Data that the plan does not use."""
     limits: list[SpiderIntervals]

@@ -58,7 +58,7 @@ from crawler.planning.replan import (
 )
 from crawler.planning.report_types import ReplanReport
 from crawler.planning.visit_log import files_of, read_visits, with_histories
-from crawler.storage import alarms, histories, plans, sites, targets
+from crawler.storage import alarms, histories, plans, runs, sites, targets
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
@@ -242,8 +242,11 @@ class _Replan:
                     db, config.notify_file, {each.spider for each in silent}
                 )
                 await alarms.record_silences(db, part.spiders, silent, now, wanted)
-        seconds = round(time.perf_counter() - began, 3)
-        return replan_report(document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run)
+        second = await runs.second_requests(db, document["spiders"], now)
+        return replan_report(
+            document, moved, second, round(time.perf_counter() - began, 3),
+            round(planning_seconds, 3), dry_run=dry_run,
+        )  # fmt: skip
 
 
 async def replan_in_shards(

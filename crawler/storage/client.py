@@ -358,6 +358,10 @@ class Outage:
         """Return whether the outage is in progress."""
         return self._began is not None
 
+    def seconds(self, now: float) -> float:
+        """Return how long the outage has lasted at `now`; 0 without an outage."""
+        return 0.0 if self._began is None else now - self._began
+
     def lasts(self, now: float, reason: str, max_seconds: float) -> None:
         """Record a failed attempt at `now`, in seconds of a monotonic clock.
 

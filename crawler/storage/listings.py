@@ -33,6 +33,10 @@ BATCH = 1000
 MAX_CHAIN_LINKS = 10
 # Maximum number of list pages of an item to search for one of the same list.
 MAX_EDGES = 200
+# An item that this many other pages of the same list show, in any category, is in a sidebar of all
+# pages. Without this limit, a calendar whose months are categories would have no end: no other page
+# shows the items of the sidebar in the category of that month.
+MANY_PAGES = 10
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
 LASTMOD, LIST = "lastmod", "list"
 # Hints of a kind are trusted while this share of the latest visits that they caused found a change,
@@ -118,7 +122,8 @@ async def _shows_own_item(
 ) -> bool:
     """Return whether a page shows an item that no other page shows in the same category.
 
-    pattern: regular expression of the URLs of the other pages; empty: all pages
+    pattern: regular expression of the URLs of the other pages; empty: all pages. With a pattern,
+             items that MANY_PAGES of them show in other categories do not count, either
 
     Items that moved to the page from a page that was read before count as its own: on a growing
     site, the last page of a list has only such items.
@@ -126,35 +131,45 @@ async def _shows_own_item(
     categories = list({link.category for link in items})
     other: Document = {
         "shown": True,
-        "category": {"$in": categories},
         "$and": [{"list": {"$ne": page.url}}, {"list": {"$regex": pattern}}],
     }
+    without_others = _without_others(db, page, other | {"category": {"$in": categories}}, 1)
+    if pattern and any(categories):
+        without_others += _without_others(db, page, other, MANY_PAGES)
     for part in in_batches(items, BATCH):
         pipeline: list[Document] = [
             {"$match": {"_id": {"$in": [f"{page.spider} {link.url}" for link in part]}}},
-            {
-                "$lookup": {
-                    "from": db.listings.name,
-                    "localField": "url",
-                    "foreignField": "item",
-                    "pipeline": [
-                        {"$match": {"spider": page.spider}},
-                        # An item may be on a hundred thousand lists.
-                        {"$limit": MAX_EDGES},
-                        {"$match": other},
-                        {"$limit": 1},
-                        {"$project": {"_id": 1}},
-                    ],
-                    "as": "others",
-                }
-            },
-            {"$match": {"others": []}},
+            *without_others,
             {"$limit": 1},
             {"$project": {"_id": 1}},
         ]
         if await aggregated(db.targets, pipeline):
             return True
     return False
+
+
+def _without_others(db: Database, page: Target, other: Document, pages: int) -> list[Document]:
+    """Return stages that leave out items with at least `pages` edges that match `other`."""
+    return [
+        {
+            "$lookup": {
+                "from": db.listings.name,
+                "localField": "url",
+                "foreignField": "item",
+                "pipeline": [
+                    {"$match": {"spider": page.spider}},
+                    # An item may be on a hundred thousand lists.
+                    {"$limit": MAX_EDGES},
+                    {"$match": other},
+                    {"$skip": pages - 1},
+                    {"$limit": 1},
+                    {"$project": {"_id": 1}},
+                ],
+                "as": "others",
+            }
+        },
+        {"$match": {"others": []}},
+    ]
 
 
 async def _discover(

@@ -284,7 +284,9 @@ class RedisRetry(Retrying):
         now = asyncio.get_running_loop().time()
         # Recorded even if the call fails now, because `is_settled` depends on the outage.
         self.outage.lasts(now, " ".join(str(error).split())[:200], self.seconds)
-        if now > began + self.seconds:
+        # Other calls have waited before this one. If each waited again, requests that wait for the
+        # same host would delay the end of the run one after the other.
+        if max(now - began, self.outage.seconds(now)) > self.seconds:
             with user_errors(self.client):
                 raise error
 

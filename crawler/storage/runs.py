@@ -24,9 +24,11 @@ from typing_extensions import TypedDict
 from crawler.errors import StorageError
 from crawler.items import Kind, LinkCounts
 from crawler.storage import alarms, targets
-from crawler.storage.client import UNJOURNALED, Database, Document, count_by
+from crawler.storage.client import UNJOURNALED, Database, Document, aggregated, count_by
 from crawler.storage.targets import BY_TIME, RemainingTargets
 from crawler.utils.time import NEVER
+
+WEEK = timedelta(days=7)
 
 MILLISECOND = timedelta(milliseconds=1)
 # Maximum number of links in a run's document.
@@ -119,6 +121,18 @@ async def unfinished_since(db: Database, spider: str) -> datetime | None:
     """Return the start of a spider's oldest unfinished run; None if all ended."""
     oldest = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
     return oldest["started"] if oldest else None
+
+
+async def second_requests(db: Database, spiders: Sequence[str], now: datetime) -> int:
+    """Return how many second requests for pages the runs of the last week have sent.
+
+    They find random text, and are in addition to the visits.
+    """
+    pipeline: list[Document] = [
+        {"$match": {"spider": {"$in": list(spiders)}, "started": {"$gte": now - WEEK}}},
+        {"$group": {"_id": None, "sent": {"$sum": "$counts.second_requests"}}},
+    ]
+    return sum(int(row["sent"]) for row in await aggregated(db.runs, pipeline))
 
 
 async def is_any_running(db: Database, longest: timedelta) -> bool:

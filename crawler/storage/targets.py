@@ -572,9 +572,11 @@ async def count(db: Database, spider: str) -> int:
     return await db.targets.count_documents(watched([spider]))
 
 
-async def has_items(db: Database, spider: str) -> bool:
-    """Return whether a spider has an item that was ever read."""
-    query: Document = {"spider": spider, "kind": str(Kind.ITEM), "refreshed": {"$gt": 0}}
+async def has_read(db: Database, spider: str, kind: Kind | None = None) -> bool:
+    """Return whether a page of a spider was ever read; with `kind`, only pages of this kind."""
+    query: Document = {"spider": spider, "refreshed": {"$gt": 0}}
+    if kind is not None:
+        query["kind"] = str(kind)
     return await db.targets.find_one(query, {"_id": 1}) is not None
 
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
-from crawler.cli.options import add_limit, as_time, time_or_age, url_part
+from crawler.cli.options import add_limit, as_time, past_time, time_or_age, url_part
+from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
 
@@ -50,7 +51,9 @@ class Command(FreshetCommand):
         from crawler.reports.changes import newest_changes
 
         now = self.config.clock.now()
-        times = as_time(opts.since, now), as_time(opts.until, now)
+        times = since, until = past_time(opts.since, now), as_time(opts.until, now)
+        if since is not None and until is not None and since >= until:
+            raise ConfigError("--since is not before --until. Exchange the two times")
 
         async def read(db: Database) -> tuple[list[str], ChangeList]:
             spiders = await spiders_of(db, args[0] if args else None)
@@ -71,9 +74,10 @@ class Command(FreshetCommand):
                 console.print(f"    {row['summary']}", style="dim")
         names = listed(spiders)
         if not rows:
-            console.print(
-                f"no changes found in {names}. Try an earlier --since, or run scrapy crawl NAME"
-            )
+            of_urls = f" with URLs that match {opts.match!r}" if opts.match else ""
+            limits = opts.since, opts.until, opts.match
+            wider = "Try a longer time or another --match, or run" if any(limits) else "Run"
+            console.print(f"no changes found in {names}{of_urls}. {wider} scrapy crawl NAME")
             return
         more = ""
         if left_out := newest.total - len(rows):

@@ -149,7 +149,7 @@ class Command(crawl.Command):
             if isinstance(session.error, Busy):
                 # Another run of the site started after the check.
                 print_line(f"scrapy {self.name}: {session.error}", error=True)
-            elif session.failure is not None or session.warnings.found_nothing:
+            elif session.failure is not None or session.found_nothing:
                 self.exitcode = 1
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, usage_error
-from crawler.cli.options import add_spiders, as_time, time_or_age
+from crawler.cli.options import add_spiders, past_time, time_or_age
 from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line, without_secrets, working
 from crawler.utils.text import count, megabytes
@@ -93,7 +93,7 @@ class Command(FreshetCommand):
             now = config.clock.now()
             request = Request(
                 Format(opts.file_format), opts.gzip, tuple(opts.spider or ()),
-                as_time(opts.since, now), now,
+                past_time(opts.since, now), now,
             )  # fmt: skip
             reports: list[TableExport] = []
             for table in TABLES.values() if name == ALL else [TABLES[name]]:

@@ -7,7 +7,7 @@ import asyncio
 from typing import ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spider_named
-from crawler.cli.options import as_time, time_or_age
+from crawler.cli.options import past_time, time_or_age
 from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
 
@@ -37,7 +37,7 @@ class Command(FreshetCommand):
 
         assert self.settings is not None
         kind = spider_named(self.settings, args[0])
-        since = as_time(opts.since, self.config.clock.now())
+        since = past_time(opts.since, self.config.clock.now())
         with working(self.config.progress, f"rereading {args[0]}") as progress:
             report = asyncio.run(reread(self.settings, kind, since, progress))
         # Without any readable response, the reread has failed.

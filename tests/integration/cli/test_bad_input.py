@@ -90,6 +90,15 @@ INPUT = {
     "unwatched page": ("history http://a.test/", ["http://a.test/", "URL not found"]),
     "no targets": ("targets nosuch", ["nosuch"]),
     "negative keep-versions": ("prune --keep-versions -1", ["--keep-versions", "negative"]),
+    "changes in the future": (
+        "changes --since 2100-01-01",
+        ["--since: 2100-01-01 00:00 UTC is in"],
+    ),
+    "swapped times": (
+        "changes --since 2026-02-01 --until 2026-01-01",
+        ["--since is not before --until"],
+    ),
+    "reread of the future": ("reread books --since 2100-01-01", ["is in the future"]),
     "keep-days out of range": ("prune --keep-days 1e300", ["--keep-days", "36,500"]),
     "wrapper unknown": ("wrapper check nosuch", ["nosuch"]),
     "wrapper bad key": ("wrapper check {}/key.toml", ["key.toml", "feilds"]),
@@ -107,6 +116,7 @@ USAGE = {
     "bad -a": ("crawl books -a limit", "-a"),
     "unknown action": ("db restart", "restart"),
     "left-over of a command": ("targets books quotes", "quotes"),
+    "last visits of a negative number": ("history http://a.test/ --last -1", "--last"),
     "unknown option of a command": ("history http://a.test/ --fast", "--fast"),
 }
 ENVIRONMENT = {

@@ -117,7 +117,7 @@ def test_empty_result_suggests_next_step(freshet: Freshet, shop: tuple[Freshet, 
     done = run(freshet, "changes", "--until", "2020-01-01")
     assert done.code == 0
     assert done.out == (
-        "no changes found in shop. Try an earlier --since, or run scrapy crawl NAME\n"
+        "no changes found in shop. Try a longer time or another --match, or run scrapy crawl NAME\n"
     )
     unknown = run(freshet, "changes", "shpo")
     assert unknown.complaint == ("scrapy changes: no targets of 'shpo'. Did you mean shop?")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.harness import Db, Freshet, visits
+from tests.integration.harness import Db, Freshet, Result, visits
 from tests.integration.raw_server import RawServer, page
 
 SLOGANS = ["Nothing beats good wood.", "Sit down, stay a while.", "Made to be inherited."]
@@ -40,8 +41,8 @@ def stool(slogan: str, *, care: str = CARE) -> bytes:
     return page(article("Stool", STOOL, care, slogan, SHIPPING))
 
 
-def crawl(freshet: Freshet, site: Path, visit: int) -> None:
-    freshet.crawl(site, "-a", "full=1", hours=12 * visit)
+def crawl(freshet: Freshet, site: Path, visit: int) -> Result:
+    return freshet.crawl(site, "-a", "full=1", hours=12 * visit)
 
 
 def found(database: Db) -> list[str]:
@@ -115,12 +116,31 @@ def test_few_pages_are_requested_twice_if_none_has_random_text(
             dish = f"The dish of the day is {'abcdef'[visit] * 3}."
             server.answers[path] = page(article(path, STOOL, CARE, dish))
         server.asked.clear()
-        crawl(freshet, site, visit)
+        summary = crawl(freshet, site, visit).err
         more.append(sum("/item/" in path for path in server.asked) - len(paths))
+        assert (f"; {more[-1]} second requests to find random text;" in summary) is bool(more[-1])
     assert Counter(found(database)) == {"new": 30, "changed": 150}
     assert [n for n in more if n] == [more[2], more[5]]
+    counted = [run["counts"].get("second_requests", 0) for run in database.runs.find()]
+    assert counted == more
     assert 5 <= more[2] <= 25
     assert 1 <= more[5] <= 20
+
+
+def test_plans_report_second_requests(freshet: Freshet, server: RawServer, site: Path) -> None:
+    """One second request each on the third and the fourth visit; see the first test."""
+    server.answers["/item/0"] = [stool(SLOGANS[n % 3]) for n in range(6)]
+    for visit in range(4):
+        crawl(freshet, site, visit)
+    hours = 12 * 3 + 1
+    not_counted = "2 second requests in the last week, for random text"
+    replanned = freshet("replan", "--budget", "4", hours=hours)
+    (line,) = [line for line in replanned.out.splitlines() if "not counted" in line]
+    assert line.strip().split(None, 2)[2] == not_counted
+    assert f"not counted: {not_counted}" in freshet("plan", hours=hours, COLUMNS=200).out
+    assert json.loads(freshet("plan", "--json", hours=hours).out)["second_requests"] == 2
+    later = json.loads(freshet("plan", "--json", hours=hours + 7 * 24).out)
+    assert later["second_requests"] == 0
 
 
 def test_failed_second_request_leaves_the_change(

@@ -58,9 +58,30 @@ def test_pause_that_prevents_all_visits_is_a_warning(
     definition = freshet.wrapper(
         "shop", start_urls=[f"{shop.url}/list"], item_pages="/item/", robots=False
     )
-    # The log level of cron's jobs.
-    (line,) = freshet.crawl(definition, "-L", "WARNING", **settings).err.splitlines()
+    # The log level of cron's jobs. No page was ever read, so this is not a success.
+    result = freshet.crawl(definition, "-L", "WARNING", code=1, **settings)
+    (line,) = result.err.splitlines()
     assert (
-        "WARNING: shop: nothing visited: 1 target is still due because 127.0.0.1 is paused" in line
+        "WARNING: shop: nothing visited: 1 target is still due because 127.0.0.1 is paused until "
+        f"{until:%Y-%m-%d %H:%M} UTC" in line
     )
+    assert "; a host is paused if it sends Retry-After or refuses several requests in a row" in line
+    assert "; the first run after the pause continues; the exit code is 1 because no page" in line
+    assert shop.asked == []
+
+
+def test_pause_of_a_site_that_was_read_before_is_no_failure(
+    freshet: Freshet, database: Db, shop: Recorder, settings: dict[str, object]
+) -> None:
+    definition = freshet.wrapper(
+        "shop", start_urls=[f"{shop.url}/list"], item_pages="/item/", robots=False
+    )
+    freshet.crawl(definition, **settings)
+    shop.asked.clear()
+    until = datetime.now(UTC) + timedelta(hours=48)
+    database.hosts.insert_one({"_id": "127.0.0.1", "hold_until": until})
+    # Cron runs during the whole pause, and must not mail it.
+    (line,) = freshet.crawl(definition, "-L", "WARNING", hours=25, **settings).err.splitlines()
+    assert "127.0.0.1 is paused until" in line
+    assert line.endswith("; the first run after the pause continues")
     assert shop.asked == []

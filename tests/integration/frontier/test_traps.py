@@ -315,6 +315,34 @@ def test_list_is_followed_to_its_end_although_another_list_shows_its_items(
     assert database.targets.count_documents({"kind": "list"}) == 17
 
 
+@pytest.mark.parametrize("group", ["", "?P<category>"])
+def test_months_without_events_are_limited_although_all_months_have_a_sidebar(
+    freshet: Freshet, database: Db, group: str
+) -> None:
+    """Months 1 to 30 have an event each and all months a sidebar; months have no end."""
+    months = 30
+
+    def links(path: str) -> list[str]:
+        if "event" in path:
+            return []
+        year, _, month = path.removeprefix("/calendar/").strip("/").partition("/")
+        number = 12 * int(year) + int(month) if month else 0
+        own = [f"/event/{number}"] if 0 < number <= months else []
+        following = number + 1
+        return [
+            f"/calendar/{(following - 1) // 12}/{(following - 1) % 12 + 1:02}/",
+            *own, *(f"/event/popular-{n}" for n in range(3)),
+        ]  # fmt: skip
+
+    with endless(links) as (url, _):
+        keys = {"list_pages": rf"/calendar/({group}\d+/\d+)/", "max_redundant_lists": 5}
+        result = freshet.crawl(calendar_wrapper(freshet, url, **keys, max_depth=100))
+    (line,) = lines_with(result.err, "left out, and others like it")
+    assert "5 pages of a list in a row show no new item" in line
+    assert f"{url}/event/{months}" in items_of(database)
+    assert database.targets.count_documents({"kind": "list"}) == 1 + months + 6
+
+
 def test_last_pages_of_a_growing_list_are_not_redundant(freshet: Freshet, database: Db) -> None:
     newest = 4
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.integration.redis_server import private_server, url_of
 
 ENV = {"FRESHET_LEASE_SECONDS": 1}
 FETCHED = 67
+RETRY_SECONDS = 4
 
 
 def check(database: Db, pages: Pages, url: str, again: int) -> None:
@@ -84,7 +86,7 @@ def test_pages_do_not_fail_if_redis_stays_unavailable(
     wrapper = shop(freshet, pages, 60, concurrency=4, delay_seconds=0.05)
     with private_server(appendonly="yes") as server:
         # With a lease of 1 s, the worker would lose it before it could store anything.
-        env = {"FRESHET_COMMIT_RETRY_SECONDS": 2, "FRESHET_LEASE_SECONDS": 30}
+        env = {"FRESHET_COMMIT_RETRY_SECONDS": RETRY_SECONDS, "FRESHET_LEASE_SECONDS": 30}
         (worker,) = start(freshet, wrapper, url_of(server), 1, **env)
         until(lambda: database.visits.count_documents({}) > 20)
         server.terminate()
@@ -93,6 +95,9 @@ def test_pages_do_not_fail_if_redis_stays_unavailable(
         errors = [line for line in log.splitlines() if " ERROR: " in line]
         assert len(errors) == 1, log
         assert "Connection refused (is it running?). Check REDIS_URL" in errors[0]
+        # Four requests that wait for the host must not wait for Redis again, one after the other.
+        failed_at = datetime.fromisoformat(errors[0][:19])
+        assert datetime.now() - failed_at < timedelta(seconds=4 * RETRY_SECONDS)  # noqa: DTZ005
         assert database.visits.distinct("outcome") == ["new"]
         server.start(60)
         ended(start(freshet, wrapper, url_of(server), 1, **ENV))

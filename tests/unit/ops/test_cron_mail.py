@@ -15,6 +15,12 @@ DOWN = (
     "{n} failed, for example http://shop.example/item/{m}: 503 Service Unavailable"
 )
 
+PAUSED = (
+    "2026-11-27 08:{m:02d}:50 [crawler.frontier.summary] WARNING: shop: nothing visited: 1 target "
+    "is still due because shop.example is paused until 2026-11-{day} 08:{m:02d} UTC (in {span}); "
+    "the exit code is 1 because no page of this site has been read so far"
+)
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
@@ -34,6 +40,16 @@ def test_an_error_that_recurs_every_ten_minutes_is_returned_once_a_day(log: Path
             returned.append(run)
     assert returned == [0, 23 * 6, 46 * 6]
     assert len(list((log.parent / FOLDER).iterdir())) == 1
+
+
+def test_a_pause_is_returned_once_a_day(log: Path) -> None:
+    spans = ("2.5 days", "36.1 h", "40 min", "55 s")
+    returned = []
+    for run in range(24 * 6):
+        add(log, PAUSED.format(m=run % 60, day=10 + run % 20, span=spans[run % 4]))
+        if new_error(log, NOW + run * HOUR / 6) is not None:
+            returned.append(run)
+    assert returned == [0, 23 * 6]
 
 
 def test_other_errors_and_sites_are_returned(log: Path) -> None:

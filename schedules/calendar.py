@@ -264,7 +264,7 @@ def open_hours(windows: Iterable[str], blackout: Iterable[str] = ()) -> Week:
     """
     hours = _hours_of(tuple(windows) or DAYS) & ~_hours_of(blackout)
     if not hours.any():
-        raise ValueError("windows and blackout leave no hour of the week open")
+        raise ValueError("visiting_hours and blackout leave no hour of the week open")
     return hours
 
 

@@ -343,7 +343,7 @@ def confirm(removed: str, opts: argparse.Namespace, of: str = "") -> None:
         raise ConfigError(f"this deletes {removed}. Re-run with --yes to confirm")
     question = f"Delete {removed} of {of}?" if of else f"Delete {removed}?"
     if input(f"{question} [y/N] ").strip().lower() != "y":
-        raise ConfigError("cancelled; nothing was deleted")
+        raise ConfigError("canceled; nothing was deleted")
 
 
 async def spiders_of(db: Database, spider: str | None) -> list[str]:

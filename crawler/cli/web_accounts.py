@@ -229,7 +229,7 @@ def revoke_token(config: Config, opts: argparse.Namespace) -> None:
 
 ACTIONS: Mapping[str, Action] = {
     "user add": Action(
-        "Add a user; the password is asked for", "scrapy web user add anna --role editor",
+        "Add a user; prompts for the password", "scrapy web user add anna --role editor",
         add_user, add_options,
     ),
     "user list": Action("List the users", "scrapy web user list", list_users),

@@ -151,7 +151,7 @@ class Traps:
         unwanted = "not_list_pages" if link.kind is Kind.LIST else "not_item_pages"
         logger.warning(
             "%s: %s left out, and others like it: %s (to include them, raise %s in the site "
-            "definition, or FRESHET_%s; if the site has no end there, exclude such URLs with %s)",
+            "definition, or FRESHET_%s; if they are a crawler trap, exclude such URLs with %s)",
             self.wrapper.name, link.url, reason, key, key.upper(), unwanted,
         )  # fmt: skip
 

@@ -221,7 +221,7 @@ def asks_password(response: Response) -> bool:
 def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | None:
     """Return outcome and reason if another page was sent instead of the requested one, else None.
 
-    is_known: the requested page was read before; else only checks for robots are recognized, for
+    is_known: the requested page was read before; else only bot checks are recognized, for
               the page itself may be a login page, or have a heading such as "Maintenance"
 
     Recognized are short pages whose title or heading is a usual phrase: login and consent pages,
@@ -231,7 +231,7 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
         return None
     phrases = _headings(page)
     for pattern, mark, outcome, problem in (
-        (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a check for robots instead of the page"),
+        (CHALLENGE, CHALLENGE_MARK, Outcome.BLOCKED, "a bot check instead of the page"),
         (LOG_IN, PASSWORD, Outcome.ERROR, "a login page instead of the page"),
         (CONSENT, CONSENT_MARK, Outcome.ERROR, "a consent page instead of the page"),
         (NUMBER_404, NOT_FOUND_MARK, Outcome.GONE, MISSING_PAGE),

@@ -283,7 +283,7 @@ class Admission:
         if self.is_spent:
             refused = "over_limit", f"limit reached (-a limit={self._limit})"
         elif not allowance.is_open():
-            refused = "closed", "outside the site's visiting hours (windows, blackout)"
+            refused = "closed", "outside the site's visiting hours (visiting_hours, blackout)"
         else:
             allowed = await allowance.some(max_targets, under_way)
             if max_targets and not allowed and not under_way:

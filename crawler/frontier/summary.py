@@ -223,7 +223,7 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         why.append(session.allowance.reached)
     if counts["closed"]:
         opens = moment(session.wrapper.opens_at(now), now)
-        why.append(f"the site definition's windows or blackout allow no visits until {opens}")
+        why.append(f"visiting_hours or blackout of the site allow no visits until {opens}")
     if counts["over_limit"]:
         limit = getattr(getattr(session.crawler.spider, "arguments", None), "limit", None)
         given = "-a limit" if limit is None else f"-a limit={limit}"

@@ -55,7 +55,7 @@ MAX_UNDELIVERED = timedelta(hours=1)
 
 SET_CLOCKS = "synchronize the clocks of all machines by NTP: timedatectl set-ntp true"
 CRASH_EFFECT = (
-    "a crash loses leased entries (they are visited again) and all near-duplicate claims "
+    "a crash loses leased entries (they are visited again) and all band reservations "
     "(the next crawl restores them from MongoDB while other crawls wait)"
 )
 REPAIR = "run scrapy doctor --deep --repair to add them to the change log"
@@ -152,7 +152,7 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if refused := await index.refusal(db, wanted, stored):
         message, _, fix = refused.rpartition(": ")
         return [*findings, failed(Check.NEAR_DUPLICATES, message, fix)]
-    message = f"scheme {stored['scheme']}, band claims in {stored['backend']}"
+    message = f"scheme {stored['scheme']}, band reservations in {stored['backend']}"
     if wanted["backend"] != stored["backend"]:
         message += f"; the next crawl moves them to {wanted['backend']}"
     return [*findings, ok(Check.NEAR_DUPLICATES, message)]

@@ -226,7 +226,7 @@ def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
         yield f"each page is polled for {polled}, which does not cover all hours of the week"
     closed = WEEK_HOURS - int(site.open_hours.sum())
     if closed:
-        yield f"no polls in {closed} hours a week closed by the site's windows and blackout"
+        yield f"no polls in {closed} hours a week, which visiting_hours and blackout close"
 
 
 def strata(watched: Watched) -> Ints:

@@ -118,7 +118,7 @@ def user_errors(client: Redis) -> Iterator[None]:
             raise Unreachable(f"{where}: {_in_short(error)}") from None
         if str(error).startswith(LOST):
             raise BandsLost(
-                f"{where}: its claims were lost or rebuilt. Start the run again"
+                f"{where}: its band reservations were lost or rebuilt. Start the run again"
             ) from None
         raise StorageError(f"{where}: {_in_short(error)}") from None
 

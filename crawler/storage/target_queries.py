@@ -207,8 +207,10 @@ async def target_of(
     rows = list(by_spider.values())
     if not rows:
         if spider is not None and (others := await targets.of_url(db, names_of(url, config), None)):
-            names = ", ".join(target["spider"] for target in others)
-            raise ConfigError(f"{spider!r} does not visit {url}. Use --spider NAME, one of: {names}")
+            spiders = ", ".join(target["spider"] for target in others)
+            raise ConfigError(
+                f"{spider!r} does not visit {url}. Use --spider with one of: {spiders}"
+            )
         raise await unknown(db, url, among)
     if len(rows) > 1:
         raise ConfigError(

@@ -298,13 +298,13 @@ class Figures:
                         with raising_unreachable():
                             entry.value = await compute()
                 except TimeoutError:
-                    logger.warning("Numbers of the web app not computed in %g s", MAX_SECONDS)
+                    logger.warning("Site statistics not computed within %g s", MAX_SECONDS)
                 except FreshetError as error:
                     # Pages report an unavailable database on their own.
-                    logger.warning("Numbers of the web app not computed: %s", error)
+                    logger.warning("Site statistics not computed: %s", error)
                 except Exception:
                     # Nobody awaits the result of the task.
-                    logger.exception("Numbers of the web app not computed")
+                    logger.exception("Site statistics not computed")
                 ended = time.monotonic()
                 entry.version = version
                 entry.seconds = ended - began

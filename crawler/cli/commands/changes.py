@@ -34,11 +34,11 @@ class Command(FreshetCommand):
         super().add_options(parser)
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,
-            help="only changes since a day or time (UTC), or since a time ago such as 1d",
+            help="only changes since T, a day or time (UTC) or an age such as 1d",
         )  # fmt: skip
         parser.add_argument(
             "--until", metavar="T", type=time_or_age,
-            help="only changes before a day or time (UTC), or before a time ago such as 1d",
+            help="only changes before T, a day or time (UTC) or an age such as 1d",
         )  # fmt: skip
         parser.add_argument(
             "--match", metavar="PART", type=url_part,

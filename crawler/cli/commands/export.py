@@ -45,8 +45,8 @@ class Command(FreshetCommand):
         )
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,
-            help="write all days since a day or time (UTC), or since a time ago such as 7d, again; "
-            "only visits, versions and posts (default: only new rows)",
+            help="rewrite all days since T, a day or time (UTC) or an age such as 7d; "
+            "for visits, versions and posts (default: only write new rows)",
         )  # fmt: skip
         add_spiders(parser, "export only this spider")
 

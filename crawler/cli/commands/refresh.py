@@ -14,7 +14,7 @@ from crawler.utils.terminal import print_line
 class Command(ActionsCommand):
     """Run the refresh service."""
 
-    summary = "Keep all sites fresh by their plans, as a service instead of cron jobs"
+    summary = "Run crawls, replans and notifications as a service, instead of by cron"
     example = "scrapy refresh run"
     documents: ClassVar = {
         "scrapy refresh run --for 1h --json": "crawler.ops.service.ServiceReport",

@@ -90,8 +90,8 @@ class Command(FreshetCommand):
         )  # fmt: skip
         parser.add_argument(
             "--shards", metavar="N", type=int,
-            help="number of parts of the pages for processes and dask://; a part has to fit into "
-            "the memory of a process (default: one for each 100,000 targets)",
+            help="number of shards into which processes and dask:// divide the pages; a shard has "
+            "to fit into the memory of a process (default: one for each 100,000 targets)",
         )  # fmt: skip
         parser.add_argument(
             "--history-from", metavar="FOLDER",

@@ -27,7 +27,7 @@ class Command(FreshetCommand):
         super().add_options(parser)
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,
-            help="only visits since a day or time (UTC), or since a time ago such as 30d "
+            help="only visits since T, a day or time (UTC) or an age such as 30d "
             "(default: all)",
         )  # fmt: skip
 
@@ -48,18 +48,18 @@ class Command(FreshetCommand):
         pages = count(report["pages"], "page")
         read = f"{count(report['responses'], 'response')} of {pages} read"
         if report["restated"]:
-            histories = f"{count(report['restated'], 'history')} restated"
+            histories = f"{count(report['restated'], 'history')} rewritten"
             changes = (
                 f"{count(report['changes_added'], 'change')} added, "
                 f"{report['changes_removed']:,} removed"
             )
             print_line(f"{report['site']}: {read}; {histories}; {changes}")
         elif report["unreadable"] or report["deleted"] or not report["pages"]:
-            print_line(f"{report['site']}: {read}; no history restated")
+            print_line(f"{report['site']}: {read}; no history rewritten")
         else:
             print_line(
-                f"{report['site']}: {read}; nothing changed: the histories have the contents of "
-                "the current site definition. Edit its fields first"
+                f"{report['site']}: {read}; nothing changed: the histories already match the "
+                "current site definition. Edit its fields first"
             )
         if report["deleted"]:
             deleted = count(report["deleted"], "response")

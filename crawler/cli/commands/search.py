@@ -154,7 +154,7 @@ class Command(FreshetCommand):
         )  # fmt: skip
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,
-            help="only posts since a day or time (UTC), or since a time ago such as 7d",
+            help="only posts since T, a day or time (UTC) or an age such as 7d",
         )  # fmt: skip
         add_limit(parser, "posts", DEFAULT_LIMIT)
         parser.add_argument(

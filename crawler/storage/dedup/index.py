@@ -104,7 +104,7 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
             yield registry
         return
     if config.redis_url is None:
-        raise ConfigError("band claims are stored in Redis. Set REDIS_URL to that server")
+        raise ConfigError("band reservations are in Redis. Set REDIS_URL to that server")
     async with _connected(db, config) as bands:
         registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
         if fills:
@@ -183,7 +183,7 @@ async def _agree(db: Database, wanted: Document) -> Document:
             await db.meta.update_one(meta, {"$unset": {INDEX: ""}})
         else:
             return meta
-    raise StorageError("other processes are changing the backend of claims. Try again")
+    raise StorageError("other processes are moving the band reservations. Try again")
 
 
 async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
@@ -199,7 +199,7 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
     if is_move and not await _is_claimed_in_mongodb(db):
         return None
     return (
-        f"the index of near-duplicates has scheme {meta['scheme']} and claims in "
+        f"the index of near-duplicates has scheme {meta['scheme']} and reservations in "
         f"{meta['backend']}, but the settings require {wanted['scheme']} and "
         f"{wanted['backend']}: {HINT}"
     )
@@ -221,10 +221,10 @@ async def record_move(db: Database, wanted: Document, index: ObjectId) -> None:
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"backend": REDIS}) is None:
         raise StorageError(
-            "a crawl without REDIS_URL started while band claims were moved to Redis. "
+            "a crawl without REDIS_URL started while band reservations were moved to Redis. "
             "Try again after it has ended"
         )
-    logger.info("Band claims moved from MongoDB to Redis")
+    logger.info("Band reservations moved from MongoDB to Redis")
 
 
 async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:
@@ -234,13 +234,13 @@ async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None
         held = await bands.scheme()
         if held == whole:
             return
-        logger.info("Band claims not found in Redis, restoring them from MongoDB")
+        logger.info("Band reservations not found in Redis, restoring them from MongoDB")
         # Several processes may copy concurrently; a late one continues, or finds the copy complete.
         with suppress(BandsLost):
             if held == filling or await bands.empty(held, filling):
                 await _copy_claims(registry, bands)
                 await bands.change(filling, whole)
-    raise BandsLost("Redis lost its band claims repeatedly. Try again when Redis is stable")
+    raise BandsLost("Redis lost its band reservations repeatedly. Try again when it is stable")
 
 
 async def _copy_claims(registry: Registry, bands: RedisBands) -> None:

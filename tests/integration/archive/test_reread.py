@@ -136,7 +136,7 @@ def test_reread_reports_why_nothing_changed(freshet: Freshet, database: Db, shop
     definition(freshet, shop, fields=PRICE)
     done = run(freshet, "reread", "shop", hours=26)
     assert done.code == 1
-    assert "no history restated" in done.out
+    assert "no history rewritten" in done.out
     assert "1 response could not be read" in done.out
     assert "no response in the archive" in done.out
     assert prices(database, f"{shop}/item/a") == [None]

@@ -103,7 +103,7 @@ def test_moving_claims_both_ways_keeps_verdicts(world: World, redis: str) -> Non
         # In the second round, the claims of the first round are still in Redis.
         for env in ({"REDIS_URL": redis}, {}):
             if not env:
-                assert "claims in redis" in world.freshet.crawl(
+                assert "reservations in redis" in world.freshet.crawl(
                     world.wrapper, hours=world.hours + 1, code=1
                 ).err  # fmt: skip
                 world.rebuild()

@@ -192,7 +192,7 @@ def test_crawls_reject_new_scheme_until_rebuild(freshet: Freshet, posts: Db, pag
     rebuild(freshet)
     assert refusal(freshet) == ""
     assert refusal(freshet, duplicates="words") == (
-        "the index of near-duplicates has scheme characters-3 and claims in mongodb, but the "
+        "the index of near-duplicates has scheme characters-3 and reservations in mongodb, but the "
         "settings require words-3 and mongodb: run scrapy duplicates rebuild to compare all posts "
         "again"
     )
@@ -285,7 +285,7 @@ def test_claims_move_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
         url = url_of(server)
         with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
             with holding(freshet.env["MONGO_URI"], "crawl other", elsewhere=True):
-                assert "claims in mongodb" in refusal(freshet, redis_url=url)
+                assert "reservations in mongodb" in refusal(freshet, redis_url=url)
             # Neither a crawl with Redis nor a crashed run claims in MongoDB.
             crashed = {"spider": "other", "started": datetime.now(UTC), "finished": None}
             posts.runs.insert_one(crashed)
@@ -307,7 +307,7 @@ def test_claims_move_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
         meta = posts.meta.find_one({"_id": "duplicates"})
         assert meta is not None
         assert (meta["backend"], "rebuilding" in meta) == ("redis", False)
-    assert "claims in redis" in refusal(freshet)
+    assert "reservations in redis" in refusal(freshet)
     assert rebuild(freshet).code == 0
     assert posts.signatures.find_one({"bands": {"$exists": True}})
     assert json.loads(rebuild(freshet, "--json").out)["copies"] == 30

@@ -469,7 +469,7 @@ def test_claims_fail_after_server_loses_its_data() -> None:
             server.stop()
             server.start()
             assert await bands.scheme() is None
-            with pytest.raises(BandsLost, match="claims were lost or rebuilt"):
+            with pytest.raises(BandsLost, match="reservations were lost or rebuilt"):
                 await claimed(bands, [(2, random_sketch(0))])
             with pytest.raises(BandsLost):
                 await bands.release([post(1, random_sketch(0))])

@@ -45,7 +45,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
         (ago(5).date(), "garden", 1), (ago(5).date(), "toys", 2),
     ],
     "How many posts are near-duplicates?": lambda: [("feeds", 2, 0.0), ("shop", 2, 0.5)],
-    "Which feeds lost posts between two visits?": lambda: [(FEED, "Blog", 2.5, 1)],
+    "Which feeds had missed posts?": lambda: [(FEED, "Blog", 2.5, 1)],
     "When do sites publish?": lambda: [(1, 6, 1)],
 }  # fmt: skip
 

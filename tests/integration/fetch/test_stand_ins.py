@@ -46,7 +46,7 @@ def test_check_for_robots_is_never_stored(freshet: Freshet, database: Db, pages:
     pages.file("list.html", CHALLENGE)
     pages.file("item-a.html", CHALLENGE)
     result = freshet.crawl(definition, code=1)
-    assert "a check for robots instead of the page: 'Just a moment'" in result.err
+    assert "a bot check instead of the page: 'Just a moment'" in result.err
     pages.list("list.html", ["item-a.html"])
     freshet.crawl(definition, "-a", "full=1", hours=1, code=1)
     assert [(v["outcome"], v["changed"]) for v in visits(database)] == [

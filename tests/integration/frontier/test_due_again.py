@@ -429,7 +429,7 @@ def test_closing_line_shows_when_site_opens(freshet: Freshet, flaky: str) -> Non
     line = closing(freshet.crawl(shop(freshet, flaky, visiting_hours=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
-        "nothing visited: 1 target is still due because the site definition's windows or blackout "
+        "nothing visited: 1 target is still due because visiting_hours or blackout of the site "
         f"allow no visits until {opens}"
     )
     assert asked() == {}

@@ -211,7 +211,7 @@ def test_one_job_runs_at_a_time_and_can_be_cancelled(stored: tuple[Db, str]) -> 
         stopped = send_json(browser, f"jobs/{job['id']}/cancel", {}).json()
         assert stopped["latest"]["state"] == "cancelled"
         assert process.returncode is not None, "the subprocess is still running"
-        assert "cancelled" in browser.get("/budget").text
+        assert "canceled" in browser.get("/budget").text
         send_json(browser, f"jobs/{job['id']}/cancel", {})
         send_json(browser, "jobs/nope/cancel", {})
 
@@ -279,7 +279,7 @@ def test_viewers_see_the_curve_but_cannot_write(stored: tuple[Db, str]) -> None:
         assert vic.sign_in("vic").status_code == 303
         curve(vic)
         shown = vic.get("/budget").text
-        assert "Who wins, who loses" in shown
+        assert "Effect on each site" in shown
         token = re.search(r'name="csrf-token" content="(\w+)"', shown)
         assert token
         for action in ("preview", "apply", "simulate", "cancel", "again"):

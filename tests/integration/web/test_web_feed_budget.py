@@ -168,7 +168,7 @@ def test_viewers_see_the_feed_curve_but_cannot_write(stored: tuple[Db, str]) -> 
         assert browser.sign_in("vic").status_code == 303
         curve(browser)
         page = browser.get("/budget/feeds").text
-        assert "Which feeds gain" in page
+        assert "Effect on each feed" in page
         assert "Dry run with" not in page
         token = {"csrf": browser.token("/account")}
         for action in ("preview", "apply", "again"):

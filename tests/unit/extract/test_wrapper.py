@@ -114,7 +114,7 @@ def test_a_misspelled_key_is_named_rather_than_the_key_that_is_missing() -> None
         ({"visiting_hours": ""}, "visiting_hours:", "invalid window: ''"),
         ({"visiting_hours": [8]}, "visiting_hours.0", "not a text: 8"),
         ({"blackout": "never"}, "blackout:", "invalid window: 'never'"),
-        ({"blackout": "Mon-Sun"}, "", "windows and blackout leave no hour of the week open"),
+        ({"blackout": "Mon-Sun"}, "", "visiting_hours and blackout leave no hour of the week open"),
         ({"visiting_hours": "Sat", "blackout": "Sat,Sun"}, "", "leave no hour of the week open"),
         ({"requests_per_day": 0}, "requests_per_day", "must be at least 1, not 0"),
         ({"requests_per_hour": 1.5}, "requests_per_hour", "not a whole number: 1.5"),

@@ -129,7 +129,7 @@ def test_intervals_are_limited_by_setting_and_longest_cycle() -> None:
         (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (
             Site("shop", visiting_hours=("Mon",), blackout=("Mon",)),
-            "shop: windows and blackout leave no hour of the week open",
+            "shop: visiting_hours and blackout leave no hour of the week open",
         ),
     ],
     ids=["intervals", "zone", "windows"],

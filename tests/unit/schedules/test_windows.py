@@ -93,7 +93,9 @@ def test_rejects_invalid_windows_in_one_line(window: str, cause: str) -> None:
     [(["Mon 08:00-10:00"], ["Mon"]), ([], ["Mon-Sun"]), (["22:00-06:00"], ["20:00-08:00"])],
 )
 def test_rejects_blackout_that_covers_all_windows(windows: list[str], blackout: list[str]) -> None:
-    with pytest.raises(ValueError, match="windows and blackout leave no hour of the week open"):
+    with pytest.raises(
+        ValueError, match="visiting_hours and blackout leave no hour of the week open"
+    ):
         open_hours(windows, blackout)
 
 

@@ -33,6 +33,7 @@ SOURCE = "web app"
 WANTED_SECONDS = 60.0
 # While rules cannot be read, no event may be lost.
 ALL_WANTED = Wanted(frozenset(Event), frozenset({DEFAULT_FAILURES}))
+ALL_KEPT = "Rules of notifications are invalid, all events are kept: %s"
 
 
 async def read(db: Database) -> Rules:
@@ -86,6 +87,20 @@ def _fields(rule: Rule, by: str, now: datetime) -> Document:
     return {"keys": rule.model_dump(mode="json"), "by": by, "at": now}
 
 
+async def of_all_sites(db: Database, file: Path) -> Rules:
+    """Return the rules of `notify.toml` and of the web app; raises ConfigError for invalid ones."""
+    return (*rules_in(read_keys(file).get("rules"), str(file)), *await read(db))
+
+
+def wanted_in(rules: Rules, of_site: Rules, site: str) -> Wanted | None:
+    """Return the events of a site that rules select; None if no rule is about the site.
+
+    of_site: rules of the site's definition
+    """
+    wanted = wanted_by((*rules, *of_site), site)
+    return wanted if wanted.events else None
+
+
 class WantedEvents:
     """The events of a site that rules select, for a process that marks them.
 
@@ -103,14 +118,12 @@ class WantedEvents:
         """Return the wanted events; None if no rule is about the site."""
         if time.monotonic() - self._read_at >= WANTED_SECONDS:
             try:
-                rules = rules_in(read_keys(self._file).get("rules"), str(self._file))
-                wanted = wanted_by((*rules, *self._of_site, *await read(self._db)), self._site)
-                self._wanted, self._problem = wanted if wanted.events else None, ""
+                rules = await of_all_sites(self._db, self._file)
+                self._wanted, self._problem = wanted_in(rules, self._of_site, self._site), ""
             except ConfigError as error:
                 problem, self._wanted = str(error), ALL_WANTED
                 if problem != self._problem:
-                    message = "Rules of notifications are invalid, all events are kept: %s"
-                    logger.warning(message, problem)
+                    logger.warning(ALL_KEPT, problem)
                 self._problem = problem
             self._read_at = time.monotonic()
         return self._wanted

@@ -31,7 +31,12 @@ from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import MAX_CHARACTERS, Definition, read_toml
 from crawler.items import Wanted
 from crawler.storage.client import Database, Document
-from crawler.storage.notification_rules import WantedEvents
+from crawler.storage.notification_rules import (
+    ALL_KEPT,
+    ALL_WANTED,
+    of_all_sites,
+    wanted_in,
+)
 from crawler.utils.files import atomic_replace
 from crawler.utils.urls import host_of
 from schedules.calendar import Week, open_hours
@@ -155,10 +160,12 @@ async def wanted_events(
 ) -> dict[str, Wanted | None]:
     """Return the events of sites that rules of notifications select, by site, as `WantedEvents`."""
     of_sites = await notification_rules(db)
-    return {
-        name: await WantedEvents(db, notify_file, of_sites.get(name, ()), name).read()
-        for name in set(names)
-    }
+    try:
+        rules = await of_all_sites(db, notify_file)
+    except ConfigError as error:
+        logger.warning(ALL_KEPT, error)
+        return dict.fromkeys(names, ALL_WANTED)
+    return {name: wanted_in(rules, of_sites.get(name, ()), name) for name in names}
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from crawler.config import Config
+from crawler.items import Event
 from crawler.planning import silence
 from crawler.storage import alarms, sites
 from crawler.storage.alarms import Silence
@@ -116,6 +117,17 @@ def test_only_alarms_that_a_rule_selects_are_marked_for_notifications(
         '[[rules]]\nname = "a"\nsites = "shop"\nevents = "silent"\nchannels = "c"\n', "utf-8"
     )
     assert record(NOW) == ["shop"]
+
+
+def test_rules_of_notifications_are_read_once_for_all_sites(
+    stored: Stored, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "notify.toml"
+    file.write_text("[[rules]]\n", "utf-8")
+    names = [f"site{n}" for n in range(20)]
+    wanted = on(stored[1], lambda db: sites.wanted_events(db, file, names))
+    assert all(each is not None and each.events == frozenset(Event) for each in wanted.values())
+    assert len(caplog.records) == 1
 
 
 def test_only_sites_with_alarms_are_listed(stored: Stored, freshet: Freshet) -> None:

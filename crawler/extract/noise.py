@@ -79,9 +79,8 @@ def is_long(content: Mapping[str, Any]) -> bool:
 
 def places_in(content: Mapping[str, Any], noise: Noise) -> list[Place]:
     """Return the known places that a content has; text around the other ones was edited."""
-    lines = [_digest(line) for line in lines_of(content)]
-    positions = _positions(lines)
-    return [place for place in noise.places if _span(place, lines, positions) is not None]
+    positions = _positions([_digest(line) for line in lines_of(content)])
+    return [place for place in noise.places if _span(place, positions) is not None]
 
 
 def without_noise(content: dict[str, Any], noise: Noise) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def without_noise(content: dict[str, Any], noise: Noise) -> dict[str, Any]:
     positions = _positions(digests)
     hidden = {i for i, digest in enumerate(digests) if digest in noise.lines}
     for place in noise.places:
-        hidden.update(_span(place, digests, positions) or ())
+        hidden.update(_span(place, positions) or ())
     is_shown = _title_digest(content) not in noise.lines
     kept = [line for i, line in enumerate(texts) if i not in hidden]
     title = content.get("title") if is_shown else None
@@ -233,7 +232,7 @@ def _positions(digests: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def _span(place: Place, digests: Sequence[str], positions: Mapping[str, list[int]]) -> range | None:
+def _span(place: Place, positions: Mapping[str, list[int]]) -> range | None:
     """Return the positions of the lines in a place, perhaps none; None if it is not there."""
     after = positions.get(place.after, [])
     for i in positions.get(place.before, ()):

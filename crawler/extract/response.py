@@ -26,6 +26,7 @@ from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
+from crawler.utils.text import GUESSED_BYTES, guessed_encoding
 from crawler.utils.time import http_date
 
 GONE = frozenset({404, 410})
@@ -34,11 +35,7 @@ CONDITIONS = ("If-None-Match", "If-Modified-Since")
 PARTIAL = 206
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
-GUESSED_BYTES = 65_536
 LONG_BYTES = 30_000
-# Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
-# is used, which follows the rules of browsers.
-LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
 UTF_8 = "utf-8"
 UTF_8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
 # Other scripts than the Latin one have several characters outside ASCII in a row.
@@ -282,10 +279,8 @@ def decoded(response: TextResponse) -> TextResponse:
         # Few accents among ASCII letters are too little for a guess, which may find other scripts.
         if not ADJACENT.search(head):
             return response.replace(encoding="cp1252")
-        from charset_normalizer import from_bytes  # slow to import, and rarely needed
-
-        best = from_bytes(head, cp_isolation=list(LIKELY)).best()
-        return response.replace(encoding=best.encoding if best else response.encoding)
+        # Scrapy's guess follows the rules of browsers.
+        return response.replace(encoding=guessed_encoding(head) or response.encoding)
     return response.replace(encoding=UTF_8)
 
 

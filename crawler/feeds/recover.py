@@ -15,7 +15,7 @@ from xml.parsers.expat import errors
 
 from w3lib.encoding import resolve_encoding
 
-from crawler.utils.text import count
+from crawler.utils.text import count, guessed_encoding
 
 # Errors of expat that `repaired` can fix.
 REPAIRABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
@@ -68,10 +68,7 @@ ENCODINGS = re.compile(
 )
 # These encodings only use ASCII bytes, so that they are valid UTF-8 too.
 ESCAPING = re.compile(r"iso2022|hz")
-# Legacy encodings that documents without a declaration may have.
-LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1255", "cp1252")
 HEAD_BYTES = 2048
-GUESSED_BYTES = 65_536
 # Up to this ratio of invalid to valid non-ASCII characters, a text is damaged UTF-8, not text in
 # another encoding.
 MAX_BROKEN_SHARE = 0.1
@@ -213,10 +210,7 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
         return _replaced(body, "utf-8")
     if others := [name for name in names if name != "utf-8"]:
         return _replaced(body, others[0])
-    from charset_normalizer import from_bytes  # slow to import, and rarely needed
-
-    best = from_bytes(body[:GUESSED_BYTES], cp_isolation=list(LIKELY)).best()
-    name = best.encoding if best else "cp1252"
+    name = guessed_encoding(body, "cp1255") or "cp1252"
     return _replaced(body, name)[0], [f"no valid encoding declared: read as {name}"]
 
 

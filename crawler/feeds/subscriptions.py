@@ -28,6 +28,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds.recover import ESCAPING, codec_of
 from crawler.utils.terminal import UNSAFE, without_secrets
+from crawler.utils.text import guessed_encoding
 from crawler.utils.urls import BLANKS, TRACKING_PARAMETERS, canonical, is_http
 
 # Characters that XML cannot contain, not even escaped.
@@ -220,8 +221,6 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})""")
-# Legacy encodings that lists without a declaration may have.
-LIKELY = ["cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252"]
 # Errors for files without outlines, by their first tag.
 KINDS = (
     (re.compile(r"<(?:\w+:)?opml\b", re.I), "OPML without any feeds"),
@@ -443,11 +442,8 @@ def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
         return declared if declared and ESCAPING.match(declared) else "utf-8", None
     if declared and _bad_at(file, declared) is None:
         return declared, None
-    from charset_normalizer import from_bytes  # slow to import, and rarely needed
-
     file.seek(bad_at)
-    best = from_bytes(file.read(CHUNK_BYTES), cp_isolation=LIKELY).best()
-    guessed = best.encoding if best else "cp1252"
+    guessed = guessed_encoding(file.read(CHUNK_BYTES)) or "cp1252"
     return guessed, f"not valid {declared or 'utf-8'}: read as {guessed}"
 
 

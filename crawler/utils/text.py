@@ -17,6 +17,22 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, Literal
 
+# Legacy encodings that texts without a declaration may have.
+LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
+GUESSED_BYTES = 65_536
+
+
+def guessed_encoding(data: bytes, *more: str) -> str | None:
+    """Return the most likely encoding of a text, from its start; None if none of them fits.
+
+    more: encodings to consider in addition to LIKELY
+    """
+    from charset_normalizer import from_bytes  # slow to import, and rarely needed
+
+    best = from_bytes(data[:GUESSED_BYTES], cp_isolation=[*LIKELY, *more]).best()
+    return best.encoding if best else None
+
+
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 # Maximum number of combining marks on one letter, as in the Stream-Safe Text Format (UAX #15). Real
 # languages need up to 8.

@@ -23,6 +23,8 @@ TRACKING_PARAMETERS = (
 )  # fmt: skip
 
 
+# A URL without its scheme, such as `shop.example/item/1`.
+HOST_FIRST = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/|$)")
 # White space and control characters, which browsers strip from both ends of a URL.
 BLANKS = "".join(map(chr, range(33)))
 # Files that servers usually return for the URL of a folder.
@@ -123,6 +125,11 @@ def without_userinfo(url: str) -> str:
 def is_http(url: str) -> bool:
     """Return True for an absolute http or https URL with a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
+
+
+def scheme_hint(text: str) -> str:
+    """Return a suggestion to append to an error about a URL; empty unless only its scheme lacks."""
+    return f". Did you mean https://{text}?" if HOST_FIRST.match(text) else ""
 
 
 def target_id(key: str) -> str:

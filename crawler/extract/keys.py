@@ -22,7 +22,7 @@ from pydantic import Field as Key
 from crawler.config import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.extract.fields import SELECTOR_ERRORS, Field, squeeze
 from crawler.utils.regex import compiled
-from crawler.utils.urls import BLANKS, canonical, host_of, is_http
+from crawler.utils.urls import BLANKS, canonical, host_of, is_http, scheme_hint
 from schedules.calendar import open_hours
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
@@ -118,7 +118,8 @@ def absolute_url(value: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise ValueError(f"{value!r} is not an absolute http or https URL")
+        hint = scheme_hint(value)
+        raise ValueError(f"{value!r} is not an absolute http or https URL{hint}")
     if "@" in urlsplit(value.strip(BLANKS)).netloc:
         raise ValueError(
             "URLs must not contain a user name or password. "

@@ -8,7 +8,6 @@ reads the limits as those of the site, and each visit applies them to the next o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -25,7 +24,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.paging import Order
 from crawler.storage.targets import DEAD_LINK, MUTED
 from crawler.utils.time import HOUR_MILLISECONDS, NEVER
-from crawler.utils.urls import bare, canonical, host_of, is_http, variants
+from crawler.utils.urls import HOST_FIRST, bare, canonical, host_of, is_http, variants
 
 TARGETS = ("targets",)
 # Limit for counts.
@@ -36,8 +35,6 @@ MAX_NEIGHBORS = 200
 MAX_NEAR = 3
 # Less similar URLs are not suggested.
 MIN_SIMILARITY = 0.8
-# A URL without its scheme, such as `shop.example/item/1`.
-HOST_FIRST = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/|$)")
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "first_seen", "visited_at", "next_visit",
     "changed_at", "consecutive_errors", "gone", "alias_of", "dead_lettered_at",

@@ -24,6 +24,8 @@ TRACKING_PARAMETERS = (
 )  # fmt: skip
 
 
+# A URL without its scheme, such as `shop.example/item/1`.
+HOST_FIRST = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/|$)")
 # White space and control characters, which browsers strip from both ends of a URL.
 BLANKS = "".join(map(chr, range(33)))
 # Files that servers usually return for the URL of a folder.
@@ -163,6 +165,11 @@ def base_url(root: Any, url: str) -> str:
             # Browsers ignore a base with an invalid URL.
             return base if is_http(base := joined(url, href)) else url
     return url
+
+
+def scheme_hint(text: str) -> str:
+    """Return a suggestion to append to an error about a URL; empty unless only its scheme lacks."""
+    return f". Did you mean https://{text}?" if HOST_FIRST.match(text) else ""
 
 
 def target_id(key: str) -> str:

@@ -162,6 +162,11 @@ class Command(crawl.Command):
         assert self.settings is not None
         config = Config.of(self.settings)
         if not issubclass(spider, WrapperSpider):
+            print_line(
+                f"scrapy {self.name}: {spider.name} is a plain Scrapy spider: Freshet stores "
+                "nothing. Site definitions are classes with the base WrapperSpider, or TOML files",
+                error=True,
+            )
             return
         wrapper = spider.read_wrapper(spider.read_arguments(opts.spargs))
         name = wrapper.name

@@ -15,6 +15,8 @@ from crawler.utils.terminal import complain, print_line
 from crawler.utils.text import is_spider_name
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
+# Name in each module with a site definition.
+BASE = "WrapperSpider"
 
 
 class Command(genspider.Command):
@@ -29,15 +31,22 @@ class Command(genspider.Command):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Generate the spider; exit code 1 if that would break a module or reuse a name."""
         try:
+            path = None
             if len(args) == 2 and not (opts.list or opts.dump):
-                self._check(*args, force=opts.force)
+                path = self._check(*args, force=opts.force)
             super().run(args, opts)
+            if path is not None and path.exists() and BASE not in path.read_text("utf-8"):
+                print_line(
+                    f"{args[0]} is a plain Scrapy spider: Freshet does not store its pages. To "
+                    "describe a site for Freshet, use -t wrapper",
+                    error=True,
+                )
         except FreshetError as error:
             complain("genspider", error)
             self.exitcode = 1
 
-    def _check(self, name: str, url: str, *, force: bool) -> None:
-        """Raise ConfigError if the module would not be valid Python, or exists.
+    def _check(self, name: str, url: str, *, force: bool) -> Path:
+        """Return the path of the module; raise ConfigError if it would be invalid, or exists.
 
         An invalid module would stop all commands that load spiders, and Scrapy replaces modules in
         which no spider has this name, such as `spiders/wrapper.py`.
@@ -56,6 +65,7 @@ class Command(genspider.Command):
         path = folder / f"{module}.py"
         if path.exists() and not force:
             raise ConfigError(f"{path}: the file exists. Choose another name")
+        return path
 
     def _spider_exists(self, name: str) -> bool:
         assert self.settings is not None

@@ -14,7 +14,7 @@ from crawler.cli.base import FreshetCommand, print_json, spider_arguments, usage
 from crawler.errors import ConfigError, suggestion_or_all
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count, is_price, price
-from crawler.utils.urls import Shape, is_http, shapes
+from crawler.utils.urls import Shape, is_http, scheme_hint, shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ class Command(FreshetCommand):
             raise usage_error(f"unknown action {args[0]!r}. Available: check")
         for url in args[2:]:
             if not is_http(url):
-                raise ConfigError(f"{url}: not an absolute http or https URL")
+                raise ConfigError(f"{url}: not an absolute http or https URL{scheme_hint(url)}")
         spider, arguments = self._load(args[1], opts.spargs)
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []

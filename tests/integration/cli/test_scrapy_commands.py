@@ -228,6 +228,13 @@ def test_runspider_runs_a_file(freshet: Freshet, database: Db, home: Pages) -> N
     assert wrong.complaint == "scrapy runspider: -a nope: unknown key. Available: full, limit"
 
 
+def test_crawl_of_a_plain_spider_reports_that_nothing_is_stored(
+    freshet: Freshet, home: Pages
+) -> None:
+    result = freshet.crawl_spider(PLAIN.format(url=home.url), "plain", *QUIET)
+    assert result.complaint.startswith("scrapy crawl: plain is a plain Scrapy spider")
+
+
 def test_runspider_reports_problems_of_file(freshet: Freshet) -> None:
     empty, broken = freshet.folder / "of_none.py", freshet.folder / "of_broken.py"
     empty.write_text("x = 1\n", encoding="utf-8")

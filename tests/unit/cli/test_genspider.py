@@ -87,3 +87,10 @@ def test_unusable_names_write_nothing(tmp_path: Path, name: str, url: str, compl
     assert complaint in result.complaint
     assert [*tmp_path.iterdir()] == [old]
     assert old.read_text(encoding="utf-8") == "# mine\n"
+
+
+def test_plain_spiders_are_reported(tmp_path: Path) -> None:
+    assert "plain Scrapy spider" not in genspider(tmp_path, "-t", "wrapper", "tea", "a.example").err
+    plain = genspider(tmp_path, "coffee", "b.example").err
+    assert "coffee is a plain Scrapy spider" in plain
+    assert "use -t wrapper" in plain

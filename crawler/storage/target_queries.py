@@ -197,6 +197,11 @@ async def target_of(
     """
     rows = await targets.of_url(db, names_of(url, config), spider)
     if not rows:
+        if spider is not None and (others := await targets.of_url(db, names_of(url, config), None)):
+            names = ", ".join(target["spider"] for target in others)
+            raise ConfigError(
+                f"{spider!r} does not visit {url}. Use --spider NAME, one of: {names}"
+            )
         raise await unknown(db, url, among)
     if len(rows) > 1:
         names = ", ".join(target["spider"] for target in rows)

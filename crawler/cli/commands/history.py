@@ -11,7 +11,7 @@ from crawler.cli.base import (
     print_json,
     with_database,
 )
-from crawler.cli.options import add_spider_of_target
+from crawler.cli.options import add_spider_of_target, positive_int
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
@@ -51,7 +51,7 @@ class Command(FreshetCommand):
             help="show the post of this feed instead of the page at the URL",
         )  # fmt: skip
         parser.add_argument(
-            "--last", type=int, metavar="N", default=0,
+            "--last", type=positive_int, metavar="N", default=0,
             help="show only the last N visits (default: all)",
         )  # fmt: skip
 
@@ -59,7 +59,7 @@ class Command(FreshetCommand):
         """Print the history."""
         from crawler.reports.history import history_of
 
-        config, last = self.config, max(0, opts.last)
+        config, last = self.config, opts.last
         history = with_database(
             config, lambda db: history_of(db, config, args[0], opts.spider, opts.source, last)
         )

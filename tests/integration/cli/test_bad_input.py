@@ -116,6 +116,7 @@ USAGE = {
     "bad -a": ("crawl books -a limit", "-a"),
     "unknown action": ("db restart", "restart"),
     "left-over of a command": ("targets books quotes", "quotes"),
+    "last visits of a negative number": ("history http://a.test/ --last -1", "--last"),
     "unknown option of a command": ("history http://a.test/ --fast", "--fast"),
 }
 ENVIRONMENT = {

@@ -121,6 +121,13 @@ def test_url_must_match_exactly_one_target(db: Db, freshet: Freshet) -> None:
     assert db.targets.count_documents({"muted_at": {"$exists": True}}) == 1
 
 
+def test_error_names_the_spiders_that_visit_a_url(db: Db, freshet: Freshet) -> None:
+    assert complaint(freshet, "mute", ONE, "--spider", "shpo") == (
+        f"scrapy targets: 'shpo' does not visit {ONE}. Use --spider NAME, one of: shop"
+    )
+    assert "muted_at" not in target(db, ONE)
+
+
 def test_unknown_action_is_treated_as_spider(db: Db, freshet: Freshet) -> None:
     assert printed(freshet, "shop") == printed(freshet, "list", "shop")
     assert "no targets of 'nosuch'" in complaint(freshet, "nosuch")

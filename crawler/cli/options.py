@@ -17,6 +17,8 @@ from crawler.utils import time as units
 
 # Maximum length of a URL pattern, in characters.
 MAX_PATTERN = 1000
+# Maximum of numbers of rows and weeks. Larger ones would not fit into MongoDB, or into a time.
+MAX_NUMBER, MAX_WEEKS = 1_000_000_000, 5200
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3
 
@@ -57,6 +59,8 @@ def positive_int(text: str) -> int:
         value = 0
     if value < 1:
         raise ArgumentTypeError(f"{text!r} is not a positive integer such as 100")
+    if value > MAX_NUMBER:
+        raise ArgumentTypeError(f"{text!r} is more than {MAX_NUMBER:,}")
     return value
 
 
@@ -85,9 +89,12 @@ def weeks(text: str) -> float:
 def pages(text: str) -> int:
     """Parse a number of pages, for `option`; raises ValueError."""
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a number of pages such as 10") from None
+    if value > MAX_NUMBER:
+        raise ValueError(f"{text!r} is more than {MAX_NUMBER:,}")
+    return value
 
 
 def time_or_age(text: str) -> datetime | timedelta:

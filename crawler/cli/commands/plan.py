@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
+from crawler.cli.options import MAX_NUMBER, MAX_WEEKS
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
@@ -58,6 +59,12 @@ class Command(FreshetCommand):
         """Print the plan, or the changes."""
         if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
             raise ConfigError("--urls and --weeks must be greater than 0")
+        # "Not a number" is not in the range, either.
+        if opts.urls > MAX_NUMBER or not (opts.weeks is None or opts.weeks <= MAX_WEEKS):
+            raise ConfigError(
+                f"--urls or --weeks is too large. Use at most {MAX_NUMBER:,} URLs and "
+                f"{MAX_WEEKS:,} weeks"
+            )
         if opts.calendar is not None:
             from crawler.planning import plots
 

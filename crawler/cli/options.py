@@ -17,8 +17,8 @@ from crawler.utils import time as units
 
 # Maximum length of a URL pattern, in characters.
 MAX_PATTERN = 1000
-# MongoDB rejects much larger numbers. No database has as many targets, visits or posts.
-MAX_INT = 2**31 - 1
+# Maximum of numbers of rows and weeks. Larger ones would not fit into MongoDB, or into a time.
+MAX_NUMBER, MAX_WEEKS = 1_000_000_000, 5200
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3
 
@@ -51,19 +51,16 @@ def add_spider_of_target(parser: ArgumentParser) -> None:
     )
 
 
-def integer(text: str) -> int:
-    """Parse an integer, at most MAX_INT, for argparse; raises ValueError."""
-    return min(int(text), MAX_INT)
-
-
 def positive_int(text: str) -> int:
-    """Parse an integer of at least 1, for argparse; see `integer`."""
+    """Parse an integer of at least 1, for argparse."""
     try:
-        value = integer(text)
+        value = int(text)
     except ValueError:
         value = 0
     if value < 1:
         raise ArgumentTypeError(f"{text!r} is not a positive integer such as 100")
+    if value > MAX_NUMBER:
+        raise ArgumentTypeError(f"{text!r} is more than {MAX_NUMBER:,}")
     return value
 
 
@@ -92,9 +89,12 @@ def weeks(text: str) -> float:
 def pages(text: str) -> int:
     """Parse a number of pages, for `option`; raises ValueError."""
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a number of pages such as 10") from None
+    if value > MAX_NUMBER:
+        raise ValueError(f"{text!r} is more than {MAX_NUMBER:,}")
+    return value
 
 
 def time_or_age(text: str) -> datetime | timedelta:

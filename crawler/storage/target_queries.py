@@ -206,7 +206,7 @@ async def target_of(
         if spider is not None and (others := await targets.of_url(db, names_of(url, config), None)):
             spiders = ", ".join(target["spider"] for target in others)
             raise ConfigError(
-                f"{spider!r} does not visit {url}. Use --spider with one of: {spiders}"
+                f"{spider!r} does not visit {url}. Use --spider NAME, one of: {spiders}"
             )
         raise await unknown(db, url, among)
     if len(rows) > 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, spiders_of, with_database
-from crawler.cli.options import integer
+from crawler.cli.options import MAX_NUMBER, MAX_WEEKS
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout, working
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database
 
 DEFAULT_URLS = 20
-# A thousand years, because times begin in the year 1.
-MAX_WEEKS = 52_000
 # The maximum number of spider names that fit into the title of a chart.
 SHOWN_NAMES = 3
 
@@ -48,7 +46,7 @@ class Command(FreshetCommand):
             help="with --changes: only the last N weeks (default: all)",
         )  # fmt: skip
         parser.add_argument(
-            "--urls", type=integer, metavar="N", default=DEFAULT_URLS,
+            "--urls", type=int, metavar="N", default=DEFAULT_URLS,
             help="with --changes: number of URLs to show, those that changed most often first "
             f"(default: {DEFAULT_URLS})",
         )  # fmt: skip
@@ -59,8 +57,14 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the plan, or the changes."""
-        if opts.urls < 1 or not (opts.weeks is None or opts.weeks > 0):
+        if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
             raise ConfigError("--urls and --weeks must be greater than 0")
+        # "Not a number" is not in the range, either.
+        if opts.urls > MAX_NUMBER or not (opts.weeks is None or opts.weeks <= MAX_WEEKS):
+            raise ConfigError(
+                f"--urls or --weeks is too large. Use at most {MAX_NUMBER:,} URLs and "
+                f"{MAX_WEEKS:,} weeks"
+            )
         if opts.calendar is not None:
             from crawler.planning import plots
 
@@ -101,9 +105,8 @@ class Command(FreshetCommand):
         config = self.config
 
         async def read(db: Database) -> ChangesOverview:
-            since = None
-            if opts.weeks is not None:
-                since = config.clock.now() - timedelta(weeks=min(opts.weeks, MAX_WEEKS))
+            now = config.clock.now()
+            since = None if opts.weeks is None else now - timedelta(weeks=opts.weeks)
             rows = await sites.of_spiders(db, await spiders_of(db, spider))
             return await changes_found(db, rows, since, opts.urls)
 

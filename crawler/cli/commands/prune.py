@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawler.cli.base import FreshetCommand, print_json, with_database
-from crawler.cli.options import add_spiders, integer
+from crawler.cli.options import MAX_NUMBER, add_spiders
 from crawler.errors import ConfigError, no_targets
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, listed, megabytes
@@ -41,7 +41,7 @@ class Command(FreshetCommand):
         super().add_options(parser)
         add_spiders(parser, "prune only this spider")
         parser.add_argument(
-            "--keep-versions", type=integer, metavar="N",
+            "--keep-versions", type=int, metavar="N",
             help="number of versions to keep per target; 0 keeps all (default: "
             "FRESHET_KEEP_VERSIONS, 20)",
         )  # fmt: skip
@@ -64,6 +64,8 @@ class Command(FreshetCommand):
         given = {name: value for name, value in keep.items() if value is not None}
         if given.get("keep_versions", 0) < 0:
             raise ConfigError("--keep-versions: cannot be negative. Use 0 to keep all")
+        if given.get("keep_versions", 0) > MAX_NUMBER:
+            raise ConfigError(f"--keep-versions: use at most {MAX_NUMBER:,}, or 0 to keep all")
         if not 0 <= given.get("keep_visits_days", 0) <= MAX_DAYS:
             raise ConfigError(f"--keep-days: use a number of days from 0 (never) to {MAX_DAYS:,}")
         config = self.config.model_copy(update=given)

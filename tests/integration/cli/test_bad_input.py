@@ -99,6 +99,11 @@ INPUT = {
         ["--since is not before --until"],
     ),
     "reread of the future": ("reread books --since 2100-01-01", ["is in the future"]),
+    "huge number of versions": (f"prune --keep-versions {10**23}", ["--keep-versions", "or 0"]),
+    "huge number of weeks": ("plan --changes --weeks 1e9", ["too large", "5,200 weeks"]),
+    "no number of weeks": ("plan --changes --weeks nan", ["too large", "5,200 weeks"]),
+    "huge number of URLs": (f"plan --changes --urls {10**23}", ["too large", "5,200 weeks"]),
+    "huge sample": (f"learn books --budget 720/day --sample {10**23}", ["is more than"]),
     "keep-days out of range": ("prune --keep-days 1e300", ["--keep-days", "36,500"]),
     "wrapper unknown": ("wrapper check nosuch", ["nosuch"]),
     "wrapper bad key": ("wrapper check {}/key.toml", ["key.toml", "feilds"]),
@@ -117,6 +122,7 @@ USAGE = {
     "unknown action": ("db restart", "restart"),
     "left-over of a command": ("targets books quotes", "quotes"),
     "last visits of a negative number": ("history http://a.test/ --last -1", "--last"),
+    "huge limit": (f"changes --limit {10**23}", "more than 1,000,000,000"),
     "unknown option of a command": ("history http://a.test/ --fast", "--fast"),
 }
 ENVIRONMENT = {

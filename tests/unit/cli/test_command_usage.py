@@ -11,7 +11,7 @@ from scrapy.exceptions import UsageError
 from scrapy.settings import Settings
 
 from crawler.cli.base import check_log_level, print_json, refuse_left_over
-from crawler.cli.options import MAX_INT, as_time, positive_int, time_or_age
+from crawler.cli.options import as_time, time_or_age
 from crawler.errors import ConfigError
 from crawler.utils.terminal import complain
 
@@ -49,10 +49,6 @@ def test_usage_error_names_the_argument(
     with pytest.raises(UsageError, match="^" + message.replace("…", ".")) as caught:
         refuse_left_over(args, arguments)
     assert caught.value.print_help is False
-
-
-def test_number_larger_than_mongodb_accepts_is_limited() -> None:
-    assert positive_int("9" * 30) == MAX_INT
 
 
 def test_unknown_option_suggests_the_most_similar_one() -> None:

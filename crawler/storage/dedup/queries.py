@@ -47,9 +47,19 @@ class ShownPost(TypedDict):
     """Title."""
 
 
-class ClusterMember(ShownPost):
-    """A post of a cluster and its similarity to the original."""
+class ClusterMember(TypedDict):
+    """A post of a cluster. Fields are null if the post is no longer stored."""
 
+    id: str
+    """Id of the post."""
+    created: datetime
+    """Date of publication, else time of the first visit that saw the post."""
+    spider: str | None
+    """Name of the spider."""
+    url: str | None
+    """URL of the page."""
+    title: str | None
+    """Title."""
     similarity: float | None
     """Estimated Jaccard similarity to the original; null if the original is not stored."""
 

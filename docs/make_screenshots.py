@@ -188,7 +188,7 @@ def read_old_changes(browser: Browser, url: str) -> None:
     page.goto("/changes/settings")
     page.get_by_label("Unread since (UTC)").fill(f"{END - timedelta(days=3):%Y-%m-%dT%H:%M}")
     page.get_by_role("button", name="Set", exact=True).click()
-    page.get_by_text("until which you have read everything").wait_for()
+    page.get_by_text("you have read all earlier ones").wait_for()
     page.close()
 
 

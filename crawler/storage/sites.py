@@ -159,6 +159,8 @@ async def wanted_events(
     db: Database, notify_file: Path, names: Iterable[str]
 ) -> dict[str, Wanted | None]:
     """Return the events of sites that rules of notifications select, by site, as `WantedEvents`."""
+    if not (names := set(names)):
+        return {}
     of_sites = await notification_rules(db)
     try:
         rules = await of_all_sites(db, notify_file)

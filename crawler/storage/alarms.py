@@ -125,9 +125,10 @@ async def digests_of_broken(db: Database, spider: str) -> frozenset[str]:
 async def record_broken(
     db: Database, spider: str, visits: int, now: datetime, wanted: Wanted | None
 ) -> list[str]:
-    """Store the alarms of a spider's broken pages; return a warning about new ones, or none.
+    """Store the alarms of a spider's broken pages; return warnings about new ones.
 
-    Replaced pages have no warning of their own: their visits failed, and were logged.
+    Only alarms of sites and of list pages have a warning: a single item may lack a field because it
+    is sold out, and visits of replaced pages failed, and were logged.
 
     visits: number of visits in the run that is ending
     wanted: events of the spider that rules of notifications select; None: no rule is about it
@@ -139,7 +140,7 @@ async def record_broken(
     open_sites = set(await db.alarms.distinct("_id", of_spider | {"target": ""}))
     alarms: dict[str, tuple[Document, Document]] = {}
     of_site: dict[str, str] = {}
-    of_pages: dict[str, str] = {}
+    of_lists: dict[str, str] = {}
     for how in Breakage:
         pages = broken | {"broken.how": str(how)}
         n = await db.targets.count_documents(pages)
@@ -159,13 +160,13 @@ async def record_broken(
             alarms[key] = begun, {"text": text}
             if is_shared:
                 of_site[key] = text
-            elif how is not Breakage.LOGIN:
-                of_pages[key] = f"{row['url']}: {text}"
-    stored = set(await db.alarms.distinct("_id", {"_id": {"$in": [*of_site, *of_pages]}}))
+            elif how is Breakage.SHRUNK:
+                of_lists[key] = f"{row['url']}: {text}"
+    stored = set(await db.alarms.distinct("_id", {"_id": {"$in": [*of_site, *of_lists]}}))
     await _record(db, of_spider, alarms, now, {spider: wanted})
     lines = [text for key, text in of_site.items() if key not in stored]
-    if new := [text for key, text in of_pages.items() if key not in stored]:
-        lines.append(f"{count(len(new), 'page')} may be broken, for example {new[0]}")
+    if new := [text for key, text in of_lists.items() if key not in stored]:
+        lines.append(f"{count(len(new), 'list page')} may be broken, for example {new[0]}")
     return [f"{line}; {SEE_SILENCE}" for line in lines]
 
 

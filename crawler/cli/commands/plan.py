@@ -57,10 +57,10 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the plan, or the changes."""
-        if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
+        # "Not a number" is not greater than 0, either.
+        if opts.urls < 1 or not (opts.weeks is None or opts.weeks > 0):
             raise ConfigError("--urls and --weeks must be greater than 0")
-        # "Not a number" is not in the range, either.
-        if opts.urls > MAX_NUMBER or not (opts.weeks is None or opts.weeks <= MAX_WEEKS):
+        if opts.urls > MAX_NUMBER or (opts.weeks or 0) > MAX_WEEKS:
             raise ConfigError(
                 f"--urls or --weeks is too large. Use at most {MAX_NUMBER:,} URLs and "
                 f"{MAX_WEEKS:,} weeks"

@@ -101,7 +101,7 @@ INPUT = {
     "reread of the future": ("reread books --since 2100-01-01", ["is in the future"]),
     "huge number of versions": (f"prune --keep-versions {10**23}", ["--keep-versions", "or 0"]),
     "huge number of weeks": ("plan --changes --weeks 1e9", ["too large", "5,200 weeks"]),
-    "no number of weeks": ("plan --changes --weeks nan", ["too large", "5,200 weeks"]),
+    "no number of weeks": ("plan --changes --weeks nan", ["--weeks", "greater than 0"]),
     "huge number of URLs": (f"plan --changes --urls {10**23}", ["too large", "5,200 weeks"]),
     "huge sample": (f"learn books --budget 720/day --sample {10**23}", ["is more than"]),
     "keep-days out of range": ("prune --keep-days 1e300", ["--keep-days", "36,500"]),

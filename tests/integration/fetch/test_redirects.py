@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.harness import Db, Freshet, Pages, asked, target, urls, visits
+from tests.integration.inside import in_json
 from tests.integration.raw_server import RawServer, page
 from tests.site.running import RunningSite
 
@@ -386,7 +387,7 @@ def test_commands_find_a_url_that_redirects_by_its_own_target(
         freshet.crawl(definition, hours=hours)
     old, new = f"{server.url}/list/tea", f"{server.url}/list/infusions"
     assert f"leads to the same page as {new}" in freshet("explain", old).out
-    assert f"redirects to {new}" in freshet("history", old).out
+    assert in_json(freshet, "history", old)["visits"][-1]["reason"] == f"redirects to {new}"
 
 
 # Items that redirect to pages of another kind.

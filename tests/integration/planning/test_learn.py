@@ -261,7 +261,7 @@ def test_site_limits_reduce_the_sample(sampled: SampledSite) -> None:
     done = sampled.learned(1, "--budget", "720")
     assert done["pages"] == 2
     assert done["notes"][0].startswith("the site's requests_per_hour 7 allows only 2 concurr")
-    assert "84 hours a week closed by" in done["notes"][-1]
+    assert "no polls in 84 hours a week" in done["notes"][-1]
     sampled.db.sites.update_one({"_id": SPIDER}, {"$set": {"requests_per_hour": 2}})
     refused = sampled.learn(2, "--budget", "719")
     assert refused.complaint == (

@@ -132,8 +132,6 @@ def test_changes_are_counted_in_site_time(stored: Stored, freshet: Freshet) -> N
         visit("b", saturday, spider="blog"),
     ])  # fmt: skip
     (changes,) = plan_of(freshet, "shop", "--changes")["changes"]
-    huge = ("--weeks", "1e30", "--urls", "9" * 30)
-    assert plan_of(freshet, "shop", "--changes", *huge)["changes"] == [changes]
     assert changes["timezone"] == "Europe/Berlin"
     assert changes["total"] == {"changes": 4, "update_size": 130, "diff_size": 16}
     saturdays = changes["changes"]["Sat"]

@@ -25,7 +25,7 @@ def items(server: Recorder) -> int:
     return sum(path.startswith("/item/") for path, _ in server.asked)
 
 
-@pytest.mark.parametrize(("concurrency", "delay_seconds"), [(1, 0), (4, 0), (16, 0.05)])
+@pytest.mark.parametrize(("concurrency", "delay_seconds"), [(1, 0), (4, 0), (16, 0.25)])
 @pytest.mark.parametrize("kind", ["one process", "shared"])
 def test_queued_requests_to_a_refusing_host_are_dropped(
     freshet: Freshet, database: Db, shop: Recorder, request: pytest.FixtureRequest,

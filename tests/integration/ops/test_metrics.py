@@ -239,7 +239,7 @@ def test_service_serves_metrics_over_http(freshet: Freshet, database: Db, pages:
 
 @pytest.mark.soak
 def test_service_without_port_writes_a_file(freshet: Freshet, pages: Pages, folder: Path) -> None:
-    words = ("refresh", "run", shop(freshet, pages), "--for", "2s")
+    words = ("refresh", "run", shop(freshet, pages), "--for", "5s")
     assert freshet(*words, FRESHET_METRICS_DIR=folder).code == 0
     (file,) = folder.glob("*.prom")
     assert file.name == "freshet-refresh.prom"

@@ -67,7 +67,7 @@ class Service:
         return row
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

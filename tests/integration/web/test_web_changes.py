@@ -681,13 +681,13 @@ def test_edits_with_the_same_words_have_the_same_digest() -> None:
 
 
 def test_differences_of_hostile_texts_are_fast_and_small() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     old, new = "a b " * 400_000, "b a " * 400_000 + "\ud800"
     difference_of({"t": old}, {"t": new})
     change = field_change("t", old, new, Matcher(50_000_000))
     assert sum(len(part["text"]) for part in change["parts"]) < 30_000
     assert change["truncated"]
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_list_pages_share_a_window_until_a_change(local: Browser, log: Log) -> None:

@@ -168,7 +168,7 @@ def base_url(root: Any, url: str) -> str:
 
 
 def scheme_hint(text: str) -> str:
-    """Return a suggestion to append to an error about a URL; empty unless only its scheme lacks."""
+    """Return a suggestion for an error about a URL; empty unless only its scheme is missing."""
     return f". Did you mean https://{text}?" if HOST_FIRST.match(text) else ""
 
 

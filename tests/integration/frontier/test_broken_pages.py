@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_doctor_reports_a_site_that_broke(freshet: Freshet, pages: Pages) -> Non
     crawl(freshet, pages, 1)
     found = {
         (row["check"], row["status"]): row["found"]
-        for row in in_json(freshet, "doctor", hours=26)["findings"]
+        for row in json.loads(freshet("doctor", "--json", hours=26).out)["findings"]
         if row["of"] == "pages"
     }
     assert found["fields", "warning"].startswith("11 pages lost fields that they had before")

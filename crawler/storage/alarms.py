@@ -162,7 +162,9 @@ async def record_broken(
                 of_site[key] = text
             elif how is Breakage.SHRUNK:
                 of_lists[key] = f"{row['url']}: {text}"
-    stored = set(await db.alarms.distinct("_id", {"_id": {"$in": [*of_site, *of_lists]}}))
+    stored = set[str]()
+    if warned := [*of_site, *of_lists]:
+        stored = set(await db.alarms.distinct("_id", {"_id": {"$in": warned}}))
     await _record(db, of_spider, alarms, now, {spider: wanted})
     lines = [text for key, text in of_site.items() if key not in stored]
     if new := [text for key, text in of_lists.items() if key not in stored]:

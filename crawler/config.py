@@ -223,11 +223,6 @@ class Config(BaseSettings):
         le=1,
         description="minimum Jaccard similarity of near-duplicates, from 0.3 to 1",
     )
-    duplicate_date_days: float = Field(
-        2.0, ge=0, le=36_500,
-        description="maximum number of days by which the date of a post can precede the time "
-        "when it was first seen, when the original of near-duplicates is chosen",
-    )  # fmt: skip
 
     # Politeness.
     contact: str = Field(

@@ -117,6 +117,7 @@ class Monitor:
     gaps:         number of visits that missed posts
     last_gap_at:  time of the last of these visits
     newest:       date of the newest post
+    false_dates:  number of new posts that stated a date before a visit that did not show them
     bounds:       polling limits that the feed requests
     push:         state of its WebSub subscription; empty: none
     """
@@ -129,6 +130,7 @@ class Monitor:
     gaps: int = 0
     last_gap_at: datetime | None = None
     newest: datetime | None = None
+    false_dates: int = 0
     bounds: Bounds = NO_BOUNDS
     push: dict[str, Any] = field(default_factory=dict)
 

@@ -43,6 +43,8 @@ NO_POSTS = content.digest([])
 MAX_BOUND_HOURS = 7 * 24.0
 # Posts of a shorter time say little about a feed's rate.
 MIN_RATE_HOURS = 1.0
+# A post may appear this long after its date, because the date has no time or the editors took time.
+LATE = timedelta(hours=36)
 # Maximum number of posts that a feed keeps in its document regardless of their age.
 MAX_PINNED = 3
 # A document that loses this many posts at once, and has no others, failed; the posts of a feed that
@@ -167,6 +169,7 @@ def collect(
     has_others = any(digest(id_) not in in_last for id_ in stored_posts)
     missed = missed_posts(fetched, monitor, len(new)) if new and not has_others else 0.0
     after = _after(fetched, monitor, len(new), missed)
+    after = replace(after, false_dates=monitor.false_dates + false_dates(fetched, new))
     # Without the new ids, the next visit would find none of these posts by their ids. A hub may
     # replay old deliveries.
     known = {id_: post for id_, post in stored_posts.items() if fetched.push is None}
@@ -196,6 +199,18 @@ def _problems(fetched: Fetched, monitor: Monitor, renamed: int) -> Iterator[str]
             f"the ids of all {count(renamed, 'post')} changed since the last visit: recognized by "
             "link, title or date"
         )
+
+
+def false_dates(fetched: Fetched, new: Iterable[tuple[str, Post]]) -> int:
+    """Return the number of new posts whose date precedes a visit that did not show them.
+
+    new: posts, each with its key
+    """
+    before = fetched.target.history
+    if before is None:
+        return 0
+    earliest = EPOCH + before.until * MINUTE - LATE
+    return sum(post.published is not None and post.published < earliest for _, post in new)
 
 
 def key_of(fetched: Fetched, post: Post) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from scrapy import signals
 from scrapy.exceptions import DropItem, NotConfigured
 
-from crawler.dedup.posts import Candidate, compared, created_at, id_of, source_of
+from crawler.dedup.posts import Candidate, claimed_at, compared, created_at, id_of, source_of
 from crawler.dedup.sketch import Scheme, scheme_of
 from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
@@ -22,9 +22,12 @@ from crawler.frontier.session import Session
 from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.storage.leases import fence_of
 from crawler.storage.writer import TakenOver
+from crawler.utils.time import EPOCH
 from pipelines.change_detection import SessionPipeline, as_error
 
 logger = logging.getLogger(__name__)
+# Maximum share of a feed's posts with a false date; their editors may have entered dates late.
+MAX_FALSE_DATES = 0.05
 
 
 class DuplicatesPipeline(SessionPipeline):
@@ -54,7 +57,7 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     candidates, emptied = [], []
     target = visit.fetched.target
     source = source_of(target.spider, target.url, is_feed=target.kind is Kind.FEED)
-    number = id_of(source)
+    number, at, absent = id_of(source), visit.fetched.at, last_seen_without(visit)
     for key, content, published, is_stored in _posts(visit):
         texts = as_texts(content, visit.fetched.markup)
         fields = {name: value for name, value in texts.items() if name != "main_text"}
@@ -63,13 +66,28 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
         if sketch is None:
             emptied.append(key)
         else:
-            created = created_at(published, visit.fetched.at)
+            created = created_at(published, at)
+            claimed = claimed_at(created, at, absent) if has_say(visit) else at
             candidate = Candidate(
                 key, created, sketch, is_stored, text=text, fences=dict([fence_of(target)]),
-                seen=visit.fetched.at, source=number,
+                seen=at, source=number, absent=absent, claimed=claimed,
             )  # fmt: skip
             candidates.append(candidate)
     return tuple(candidates), tuple(emptied)
+
+
+def last_seen_without(visit: Visit) -> datetime | None:
+    """Return the last visit that did not show the posts of a visit; None before the first."""
+    history = visit.fetched.target.history
+    return None if history is None else EPOCH + history.until * timedelta(minutes=1)
+
+
+def has_say(visit: Visit) -> bool:
+    """Return whether stated dates of a source count; false if it stated too many false ones."""
+    if visit.collected is None:
+        return True
+    monitor = visit.collected.monitor
+    return monitor.false_dates <= MAX_FALSE_DATES * monitor.posts
 
 
 def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | None, bool]]:

@@ -37,8 +37,10 @@ class Candidate:
     item:    number of the item that the post is a source of; sources of one item are not copies
     text:    text to learn boilerplate from and to remove it from; None: keep the sketch as it is
     fences:  fence numbers of the visits that stored the post, by name (crawler/storage/leases.py)
-    seen:    when the post was first seen; None: the same as `created`
+    seen:    when this text of the post was first seen; None: the same as `created`
     source:  number of the post's feed or site
+    absent:  last visit of the source that did not show this text; None: it had no visit before
+    claimed: time from which the post counts among sources; None: the same as `seen`
     """
 
     key: str
@@ -50,6 +52,8 @@ class Candidate:
     fences: dict[str, int] = field(default_factory=dict, hash=False)
     seen: datetime | None = None
     source: int = 0
+    absent: datetime | None = None
+    claimed: datetime | None = None
 
     @cached_property
     def id(self) -> int:
@@ -89,7 +93,7 @@ Verdicts = dict[str, Verdict]
 class Owner:
     """A stored post. cluster: None without duplicates.
 
-    created, seen, source, item, fences: as in Candidate
+    created, seen, source, item, fences, absent, claimed: as in Candidate
     """
 
     id: int
@@ -101,12 +105,14 @@ class Owner:
     seen: datetime | None = None
     source: int = 0
     fences: dict[str, int] = field(default_factory=dict, hash=False)
+    absent: datetime | None = None
+    claimed: datetime | None = None
 
     def claimed_again(self) -> Candidate:
         """Return the post as a candidate for another claim."""
         return Candidate(
             self.post, self.created, self.sketch, item=self.item, fences=self.fences,
-            seen=self.seen, source=self.source,
+            seen=self.seen, source=self.source, absent=self.absent, claimed=self.claimed,
         )  # fmt: skip
 
 
@@ -137,18 +143,16 @@ def created_at(published: datetime | None, first_seen: datetime) -> datetime:
     return min(published, first_seen)
 
 
-def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
-    """Return the date by which posts of different sources are ordered, the original's first.
+def claimed_at(created: datetime, seen: datetime, absent: datetime | None) -> datetime:
+    """Return the time from which a post counts among sources.
 
-    Stated dates cannot be verified, so a date counts only up to `date_days` days before the day
-    (UTC) on which the post was first seen. The limit is a whole day, so that stated dates decide
-    between posts that were first seen on the same day, for example after many feeds were added.
+    created: as in Candidate
+    absent:  last visit of the source that did not show the post; None: it had no visit before
+
+    A stated date cannot be verified, but our visits limit it: a post that the last visit did not
+    show is younger than that visit. Without such a visit the date does not count.
     """
-    day = seen.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    try:
-        return max(created, day - timedelta(days=date_days))
-    except OverflowError:
-        return created
+    return created if absent is not None and absent < created <= seen else seen
 
 
 def most_similar(

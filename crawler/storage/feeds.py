@@ -71,7 +71,9 @@ KNOWN_POST_FIELDS = (
 # Numbers of stored posts that are compared by title with those of a document.
 MIN_TITLES, MAX_TITLES = 50, 1000
 # Fields of a monitor that a document has under the same names.
-COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest")
+COUNTED = (
+    "feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest", "false_dates",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

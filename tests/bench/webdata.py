@@ -278,7 +278,7 @@ class Data:
             assert sketch is not None
             signature = {
                 "_id": id_of(row["_id"]), "post": row["_id"], "created": row["first_seen"],
-                "seen": row["first_seen"], "rank": row["first_seen"], "source": 1,
+                "seen": row["first_seen"], "claimed": row["first_seen"], "source": 1,
                 "at": row["first_seen"], "signature_scheme": "characters-3",
                 "sketch": Binary(sketch.encode()), "fence": 1,
             }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from pymongo import AsyncMongoClient, UpdateOne
 
 from crawler.config import Config
-from crawler.dedup.posts import Candidate, Verdict, id_of
+from crawler.dedup.posts import Candidate, Verdict, claimed_at, id_of
 from crawler.dedup.sketch import scheme_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import claims, clusters, edits
@@ -45,7 +45,7 @@ def edited(words: str, edits: int, seed: int = 1) -> str:
     return " ".join(parts)
 
 
-def candidate(
+def candidate(  # noqa: PLR0913 - a test names only the times that matter
     key: str,
     words: str,
     created: datetime = NOW,
@@ -54,11 +54,18 @@ def candidate(
     source: int = 0,
     edit: bool = False,
     item: int | None = None,
+    absent: datetime | None = None,
 ) -> Candidate:
-    """Return a post with this text; item: number of the item that the post is a source of."""
+    """Return a post with this text; item: number of the item that the post is a source of.
+
+    absent: last visit of the source that did not show the text
+    """
     sketch = SCHEME.sketch(words)
     assert sketch is not None
-    return Candidate(key, created, sketch, edit, item, seen=seen, source=source)
+    claimed = claimed_at(created, seen or created, absent)
+    return Candidate(
+        key, created, sketch, edit, item, seen=seen, source=source, absent=absent, claimed=claimed
+    )
 
 
 @dataclass

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from bson import ObjectId
 from pymongo import UpdateOne
@@ -460,7 +459,7 @@ async def _judge_stored(
         registry, {row["cluster"] for _, row in stored if "cluster" in row}
     )
     again = [
-        replace(post, edited=False, **_merged_with(row, post))
+        replace(signatures.merged(registry, post, row), edited=False)
         for post, row in stored
         if row.get("cluster") not in shared and row["sketch"] != post.sketch.encode()
     ]
@@ -475,7 +474,7 @@ async def _judge_stored(
     for candidate, row in stored:
         if candidate.id in left:
             continue
-        post = replace(candidate, **_merged_with(row, candidate))
+        post = signatures.merged(registry, candidate, row)
         keeps_place, freed = await _keeps_place(registry, post, row, now)
         # A freed copy that is also a given post is claimed only with its new text.
         again += [each for each in freed if each.id == post.id or each.id not in given]
@@ -529,16 +528,6 @@ async def _keeps_place(
     if not await edits.renew(registry, candidate, stored):
         return False, [candidate, *freed]
     return True, freed
-
-
-def _merged_with(stored: Document, candidate: Candidate) -> dict[str, Any]:
-    """Return the fields of a stored post, with the earlier of both dates."""
-    return {
-        "created": min(candidate.created, stored["created"]),
-        "seen": min(candidate.seen or candidate.created, stored["seen"]),
-        "source": stored["source"],
-        "fences": signatures.fences_of(stored) | candidate.fences,
-    }
 
 
 async def labeled(

@@ -4,11 +4,12 @@ There is one document per cluster. It is authoritative: posts are updated to mat
 of the original is one atomic update. The first copy creates the document, so a post without copies
 has none.
 
-The original is found in two steps, so that a source cannot become the original by stating a false
-date. First, the post with the smallest `rank` of all decides which source leads. Second, the
-earliest post of that source is the original. The document stores the leading source, its sort key
-(`lead`), and the sort key of the original (`order`). Both keys only decrease, so the result does
-not depend on the order in which posts are stored.
+The original is found in three steps, so that a source cannot become the original by stating a false
+date. First, the post with the earliest `claimed` sets the `bound`: a post that its own source did
+not show at that time (`absent`) cannot be the first. Second, of the others, the post that was seen
+first decides which source leads. Third, the earliest post of that source is the original. The
+document stores the bound, the leading source, its sort key (`lead`) with its `absent`, and the sort
+key of the original (`order`). The result does not depend on the order in which posts are stored.
 
 Each post stores its verdict, so that readers need only `posts`. Between the claim and the write of
 a post, another worker may make another post the original. So each batch is compared with its
@@ -29,8 +30,11 @@ from crawler.storage.client import Database, Document, in_batches, write_all
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.signatures import Member, Registry
 
-# Sort keys of sources, and of the posts of one source.
-LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")
+# Sort keys of the bound, of sources, and of the posts of one source.
+BOUND, LEAD = ("claimed", "post"), ("seen", "created", "post")
+ORDER = ("created", "seen", "post")
+# In place of a missing `absent`: the post may have been there always.
+ALWAYS_THERE = datetime(1, 1, 1, tzinfo=UTC)
 MAX_CHANGES = 100
 MAX_ELECTIONS = 20
 # Conditions in updates: always, and if the cluster has no original yet.
@@ -60,7 +64,10 @@ async def verdicts(
     if not members:
         return {}
     joining = [
-        Owner(post.id, post.key, post.created, post.sketch, to, None, post.seen, post.source)
+        Owner(
+            post.id, post.key, post.created, post.sketch, to, None, post.seen, post.source,
+            absent=post.absent, claimed=post.claimed,
+        )  # fmt: skip
         for post, to in members
     ]
     ids = {cluster for _, cluster in members}
@@ -105,31 +112,43 @@ async def existing_clusters(registry: Registry, clusters: Collection[ObjectId]) 
 
 
 async def _firsts(registry: Registry, query: Document) -> list[Owner]:
-    """Return the stored posts that can decide the original of their clusters.
+    """Return the stored posts that decide the original of their clusters.
 
-    For each cluster: the post by which a source leads, and the earliest post of that source.
+    For each cluster: the post of the bound, the leading post, and the earliest post of its source.
     """
     if query["cluster"] == {"$in": []}:
         return []
-    by_order = dict.fromkeys(ORDER, 1)
+    keys = {
+        name: {field: f"${field}" for field in key}
+        for name, key in (("bounds", BOUND), ("leads", LEAD))
+    }
+    is_eligible = {"$lt": ["$absent", "$bound.claimed"]}
     stages: list[Document] = [
         {"$match": query},
-        {"$project": signatures.OWNER_FIELDS | {"leads": {name: f"${name}" for name in LEAD}}},
-        {"$sort": by_order},
+        {"$project": signatures.OWNER_FIELDS | keys},
+        {"$setWindowFields": {"partitionBy": "$cluster", "output": {"bound": {"$min": "$bounds"}}}},
+        {"$sort": dict.fromkeys(ORDER, 1)},
         {"$group": {
             "_id": {"cluster": "$cluster", "source": "$source"},
-            "earliest": {"$first": "$$ROOT"},
-            "leads": {"$min": "$leads"},
+            "bound": {"$first": "$bound"},
+            "earliest": {"$first": "$post"},
+            # A missing value is less than any other.
+            "leads": {"$min": {"$cond": [is_eligible, "$leads", None]}},
         }},
+        {"$match": {"leads": {"$ne": None}}},
         {"$sort": {"leads": 1}},
         {"$group": {"_id": "$_id.cluster", "first": {"$first": "$$ROOT"}}},
     ]  # fmt: skip
     cursor = await registry.signatures.aggregate(stages, allowDiskUse=True)
-    firsts = [row["first"] async for row in cursor]
-    earliest = {row["earliest"]["_id"]: row["earliest"] for row in firsts}
-    leading = {id_of(row["leads"]["post"]) for row in firsts} - earliest.keys()
-    others = (await signatures.by_id(registry, leading)).values() if leading else ()
-    rows = [*earliest.values(), *others]
+    # The bound first: no later proposal overtakes the leading post.
+    posts = [
+        post
+        for row in [row["first"] async for row in cursor]
+        for post in (row["bound"]["post"], row["leads"]["post"], row["earliest"])
+    ]
+    ids = list(dict.fromkeys(map(id_of, posts)))
+    stored = await signatures.by_id(registry, ids)
+    rows = [stored[id_] for id_ in ids if id_ in stored]
     return [signatures.owner_of(row) for row in rows if "cluster" in row]
 
 
@@ -147,31 +166,29 @@ async def _propose(registry: Registry, now: datetime, *groups: Sequence[Owner]) 
     same in any order.
 
     If another source takes the lead, posts of that source that were stored before have not been
-    considered yet. The document is marked as `overtaken` until the earliest of them is proposed.
+    considered yet. If an earlier bound excludes the leading post, no other stored post has been.
+    The document is marked as `overtaken` until the stored posts that decide are proposed.
     """
-    proposed: list[Owner] = []
-    for members in groups:
-        # Only two posts can matter per cluster and source: the one by which it leads, and the
-        # earliest.
-        leading: dict[tuple[ObjectId, int], Owner] = {}
-        earliest: dict[tuple[ObjectId, int], Owner] = {}
-        for member in members:
-            for firsts, at in ((leading, 0), (earliest, 1)):
-                held = firsts.setdefault((member.cluster, member.source), member)
-                if _keys(registry, member)[at] < _keys(registry, held)[at]:
-                    firsts[member.cluster, member.source] = member
-        both = (*leading.values(), *earliest.values())
-        proposed += {owner.id: owner for owner in both}.values()
     updates = []
-    for owner in proposed:
-        lead, order = ({"$literal": key} for key in _keys(registry, owner))
-        same, leads = {"$eq": ["$source", owner.source]}, {"$gt": ["$lead", lead]}
+    for owner in (member for members in groups for member in members):
+        times = signatures.times_of(owner)
+        bound, lead, order = ({"$literal": _key(owner, key)} for key in (BOUND, LEAD, ORDER))
+        absent = times.get("absent", ALWAYS_THERE)
+        lowest = {"$min": ["$bound", bound]}
+        limit = {"$first": lowest}
+        is_excluded = {"$gte": ["$lead_absent", limit]}
+        is_sooner = {"$or": [is_excluded, {"$gt": ["$lead", lead]}]}
+        leads = {"$and": [{"$lt": [absent, limit]}, is_sooner]}
+        same = {"$eq": ["$source", owner.source]}
         takes = {"$cond": [same, {"$gt": ["$order", order]}, leads]}
-        change = _change(registry, owner, now, "an earlier one came late", {"$or": [_NONE, takes]})
+        change = _change(owner, now, "an earlier one came late", {"$or": [_NONE, takes]})
         ahead = {"$or": [_NONE, leads]}
-        overtakes = {"$and": [{"$not": [_NONE]}, {"$not": [same]}, leads]}
+        overtakes = {"$or": [is_excluded, {"$and": [{"$not": [same]}, leads]}]}
+        overtakes = {"$and": [{"$not": [_NONE]}, overtakes]}
         change |= {
+            "bound": lowest,
             "lead": {"$cond": [ahead, lead, "$lead"]},
+            "lead_absent": {"$cond": [ahead, absent, "$lead_absent"]},
             "source": {"$cond": [ahead, owner.source, "$source"]},
             "overtaken": {"$cond": [overtakes, True, "$overtaken"]},
         }
@@ -182,28 +199,41 @@ async def _propose(registry: Registry, now: datetime, *groups: Sequence[Owner]) 
     return set((done.upserted_ids or {}).values())
 
 
-def _keys(registry: Registry, owner: Owner) -> tuple[list[Any], list[Any]]:
-    """Return the sort keys of a post among sources, and within its source."""
-    values = {**signatures.times_of(registry, owner), "post": owner.post}
-    return [values[name] for name in LEAD], [values[name] for name in ORDER]
+def _key(owner: Owner, names: Sequence[str]) -> list[Any]:
+    """Return a sort key of a post, of the fields BOUND, LEAD or ORDER."""
+    values = {**signatures.times_of(owner), "post": owner.post}
+    return [values[name] for name in names]
 
 
 async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) -> list[Document]:
-    """Return the documents of clusters, after searching sources that have just taken the lead."""
+    """Return the documents of clusters, after searching those whose lead has just changed."""
     query: Document = {"_id": {"$in": list(ids)}}
     rows = await registry.clusters.find(query).to_list(None)
-    overtaken = [row for row in rows if "overtaken" in row]
-    for row in overtaken:
-        firsts = await _firsts(registry, {"cluster": row["_id"], "source": row["source"]})
-        await _propose(registry, now, firsts)
-        of_then = {"_id": row["_id"], "lead": row["lead"]}
-        await registry.clusters.update_one(of_then, {"$unset": {"overtaken": ""}})
-    return await registry.clusters.find(query).to_list(None) if overtaken else rows
+    for _ in range(MAX_TRIES):
+        overtaken = [row["_id"] for row in rows if "overtaken" in row]
+        for cluster in overtaken:
+            if not (firsts := await _firsts(registry, {"cluster": cluster})):
+                continue
+            await _propose(registry, now, firsts)
+            settled = {"_id": cluster, "bound": _key(firsts[0], BOUND)}
+            settled["lead"] = _key(_heirs(firsts)[0], LEAD)
+            await registry.clusters.update_one(settled, {"$unset": {"overtaken": ""}})
+        if not overtaken:
+            break
+        rows = await registry.clusters.find(query).to_list(None)
+    return rows
 
 
-def _change(
-    registry: Registry, owner: Owner, now: datetime, why: str, condition: Document
-) -> Document:
+def _eligible(firsts: Sequence[Owner]) -> list[Owner]:
+    """Return the posts that can be the first of a cluster, given all of `_firsts`."""
+    bound = min(_key(post, BOUND) for post in firsts)[0]
+    return [
+        post for post in firsts
+        if signatures.times_of(post).get("absent", ALWAYS_THERE) < bound
+    ]  # fmt: skip
+
+
+def _change(owner: Owner, now: datetime, why: str, condition: Document) -> Document:
     """Return update expressions that make a post the original if a condition holds.
 
     A change of the original is added to `changes`.
@@ -216,7 +246,7 @@ def _change(
         "original": owner.id,
         "post": {"$literal": owner.post},
         "created": owner.created,
-        "order": {"$literal": _keys(registry, owner)[1]},
+        "order": {"$literal": _key(owner, ORDER)},
         "unsettled": True,
     }
     return {name: {"$cond": [condition, value, f"${name}"]} for name, value in fields.items()}
@@ -224,7 +254,7 @@ def _change(
 
 def _needed(row: Document) -> set[int]:
     """Return the posts that a cluster's document depends on."""
-    return {row["original"], id_of(row["lead"][-1])}
+    return {row["original"], id_of(row["lead"][-1]), id_of(row["bound"][-1])}
 
 
 async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner | None:
@@ -239,17 +269,20 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
             if all(stored.get(id_, {}).get("cluster") == cluster for id_ in _needed(row)):
                 return signatures.owner_of(stored[row["original"]])
         heirs = await _firsts(registry, {"cluster": cluster})
-        of_then = {"_id": cluster, "original": row and row["original"], "lead": row and row["lead"]}
+        of_then = {"_id": cluster} | {
+            name: row and row[name] for name in ("original", "lead", "bound")
+        }
         if not heirs:
             await registry.clusters.delete_one(of_then)
             return None
         if row is not None:
-            leading = min(heirs, key=lambda heir: _keys(registry, heir)[0])
-            earliest = min(heirs, key=lambda heir: _keys(registry, heir)[1])
+            bound, (leading, earliest) = min(_key(heir, BOUND) for heir in heirs), _heirs(heirs)
             is_there = row["original"] in stored
             why = "the first of its source has gone" if is_there else "the original has gone"
-            change = _change(registry, earliest, now, why, _ALWAYS) | {
-                "lead": {"$literal": _keys(registry, leading)[0]},
+            change = _change(earliest, now, why, _ALWAYS) | {
+                "bound": {"$literal": bound},
+                "lead": {"$literal": _key(leading, LEAD)},
+                "lead_absent": signatures.times_of(leading).get("absent", ALWAYS_THERE),
                 "source": leading.source,
                 "overtaken": "$$REMOVE",
             }
@@ -258,6 +291,13 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
             heirs = await _firsts(registry, {"cluster": cluster})
         await _propose(registry, now, heirs)
     return None
+
+
+def _heirs(firsts: Sequence[Owner]) -> tuple[Owner, Owner]:
+    """Return the leading post and the earliest of its source, given the `_firsts` of a cluster."""
+    leading = min(_eligible(firsts), key=lambda post: _key(post, LEAD))
+    own = [post for post in firsts if post.source == leading.source]
+    return leading, min(own, key=lambda post: _key(post, ORDER))
 
 
 async def take_bands(registry: Registry, owners: Sequence[Owner]) -> None:

@@ -177,10 +177,8 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     kept_bands = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},
-        **{
-            name: {"$min": [f"${name}", value]}
-            for name, value in signatures.times_of(registry, candidate).items()
-        },
+        **dict.fromkeys(signatures.DATED, "$$REMOVE"),
+        **signatures.times_of(candidate),
         "bands": {"$cond": [{"$eq": [kept_bands, []]}, "$$REMOVE", kept_bands]},
     }
     changed |= {

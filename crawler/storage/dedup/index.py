@@ -74,12 +74,12 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     scheme = scheme_of(config.duplicates, config.duplicate_threshold)
     if config.redis_url is None:
         await _agree(db, wanted)
-        registry = Registry.of(db, scheme, None, config.duplicate_date_days)
+        registry = Registry.of(db, scheme)
         async with reviewed_at_end(db, registry):
             yield registry
         return
     async with _connected(db, config) as bands:
-        registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
+        registry = Registry.of(db, scheme, bands)
         meta = await _agree(db, wanted)
         await refill(registry, bands, meta[INDEX])
         if meta["backend"] != REDIS:
@@ -99,14 +99,14 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
     meta = await db.meta.find_one(META) or {}
     scheme = stored_scheme(meta, config)
     if meta.get("backend") != REDIS:
-        registry = Registry.of(db, scheme, None, config.duplicate_date_days)
+        registry = Registry.of(db, scheme)
         async with boilerplate.stored_at_end(registry):
             yield registry
         return
     if config.redis_url is None:
         raise ConfigError("band reservations are in Redis. Set REDIS_URL to that server")
     async with _connected(db, config) as bands:
-        registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
+        registry = Registry.of(db, scheme, bands)
         if fills:
             await refill(registry, bands, meta[INDEX])
         async with boilerplate.stored_at_end(registry):
@@ -287,6 +287,7 @@ async def rebuilding(db: Database, config: Config) -> AsyncIterator[Registry]:
             await bands.clear()
             # Claims under any other name are refused.
             await bands.begin(REBUILDING)
+        await signatures.keep_times(db)
         await registry.signatures.delete_many({})
         await registry.clusters.delete_many({})
         # Regardless of the settings, as tables of deleted sources would remain.

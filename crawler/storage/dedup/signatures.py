@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError
 
 from crawler.dedup import posts
-from crawler.dedup.posts import Candidate, Claim, Owner, created_at, id_of, rank_of
+from crawler.dedup.posts import Candidate, Claim, Owner, created_at, id_of
 from crawler.extract.plain_text import as_texts
 from crawler.storage import leases
 from crawler.storage.client import (
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced, Table
     from crawler.dedup.sketch import Scheme, Sketch
 
-DATE_DAYS = 2.0
 MAX_KNOWN_BANDS, MAX_KNOWN_OWNERS, KNOWN_SECONDS = 100_000, 10_000, 60.0
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
 # array as undefined: a post without bands has no such field.
@@ -58,15 +57,19 @@ LABEL_INDEXES = [
 Member = tuple[Candidate, ObjectId]
 POST_FIELDS = (
     "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
-    "compare", "published", "first_seen", "item", "spider", "feed", "url", "page.url", "fence",
-    "page.fence",
+    "compare", "published", "first_seen", "dated", "item", "spider", "feed", "url", "page.url",
+    "fence", "page.fence",
 )  # fmt: skip
 PARTS, MIN_PART_ROWS = 4, 50
+# Resolution of the times of visits in histories.
+RESOLUTION = timedelta(minutes=1)
 # A feed's post is stored by visits of the feed and of its page.
 FENCES = ("fence", "page_fence")
-OWNER_FIELDS = {
-    "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
-} | dict.fromkeys(FENCES, 1)  # fmt: skip
+# By which originals are chosen; see `clusters`.
+DATED = ("seen", "claimed", "absent")
+OWNER_FIELDS = dict.fromkeys(
+    ("post", "created", *DATED, "source", "sketch", "cluster", "item", *FENCES), 1
+)
 
 
 class KnownOwners:
@@ -131,7 +134,6 @@ class Registry:
 
     shared:      claims in Redis; None: in MongoDB
     boilerplate: tables of sources; None: no boilerplate is learned
-    date_days:   maximum days by which a stated date may precede the first sight, to rank sources
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
     labels:      people's decisions on pairs of posts; None: posts are not stored
@@ -143,7 +145,6 @@ class Registry:
     clusters: AsyncCollection[Document]
     scheme: Scheme
     shared: Bands | None = None
-    date_days: float = DATE_DAYS
     boilerplate: AsyncCollection[Document] | None = None
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
@@ -152,19 +153,13 @@ class Registry:
     tables: dict[str, Table] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        db: Database,
-        scheme: Scheme,
-        shared: Bands | None = None,
-        date_days: float = DATE_DAYS,
-    ) -> Registry:
+    def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
         """Return the index of the database's posts; a claim is journaled with the post after it."""
         claims, clusters = (
             db.get_collection(name, write_concern=UNJOURNALED)
             for name in ("signatures", "clusters")
         )
-        registry = cls(claims, clusters, scheme, shared, date_days, labels=db.duplicate_labels)
+        registry = cls(claims, clusters, scheme, shared, labels=db.duplicate_labels)
         if not scheme.weighs:
             return registry
         boilerplate = db.get_collection("boilerplate", write_concern=UNJOURNALED)
@@ -186,7 +181,7 @@ def row_of(
     row = {
         "_id": candidate.id,
         "post": candidate.key,
-        **times_of(registry, candidate),
+        **times_of(candidate),
         "source": candidate.source,
         "at": now,
         "signature_scheme": registry.scheme.name,
@@ -223,11 +218,13 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
     await write_all(registry.signatures, raised)
 
 
-def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
-    """Return the dates by which originals are chosen; the earliest wins."""
+def times_of(post: Candidate | Owner) -> dict[str, datetime]:
+    """Return the times by which originals are chosen; `absent` only if it is known."""
     created = in_milliseconds(post.created)
     seen = in_milliseconds(post.seen) if post.seen not in (None, post.created) else created
-    return {"created": created, "seen": seen, "rank": rank_of(created, seen, registry.date_days)}
+    claimed = in_milliseconds(post.claimed) if post.claimed is not None else seen
+    times = {"created": created, "seen": seen, "claimed": min(claimed, seen)}
+    return times if post.absent is None else times | {"absent": in_milliseconds(post.absent)}
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:
@@ -244,15 +241,11 @@ async def text_candidates(registry: Registry, keys: Sequence[str]) -> list[Candi
 
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "text": {"$exists": True}}
     candidates = []
-    async for row in registry.signatures.find(
-        query, {"post": 1, "created": 1, "seen": 1, "source": 1, "text_source": 1, "text": 1}
-    ):
+    async for row in registry.signatures.find(query, OWNER_FIELDS | {"text_source": 1, "text": 1}):
         text = zlib.decompress(row["text"]).decode("utf-8", "surrogatepass")
         if (sketch := registry.scheme.sketch(text)) is not None:
-            candidate = Candidate(
-                row["post"], row["created"], sketch, text=sourced(row["text_source"], text),
-                seen=row["seen"], source=row["source"],
-            )  # fmt: skip
+            origin = sourced(row["text_source"], text)
+            candidate = replace(owner_of(row).claimed_again(), sketch=sketch, text=origin)
             candidates.append(candidate)
     return candidates
 
@@ -270,6 +263,7 @@ def owner_of(row: Document) -> Owner:
     return Owner(
         row["_id"], row["post"], row["created"], Sketch.decode(row["sketch"]),
         row.get("cluster"), row.get("item"), row["seen"], row["source"], fences_of(row),
+        row.get("absent"), row["claimed"],
     )  # fmt: skip
 
 
@@ -358,9 +352,36 @@ def is_earlier(candidate: Candidate, stored: Document) -> bool:
 
 
 async def predate(registry: Registry, candidate: Candidate) -> None:
-    """Store the earlier date of a candidate."""
-    update = {"$min": times_of(registry, candidate)}
-    await registry.signatures.update_one({"_id": candidate.id}, update)
+    """Store the earlier date of a candidate, and the times of its earlier sight."""
+    times = times_of(candidate)
+    is_sooner = {"$lt": [times["seen"], "$seen"]}
+    update: Document = {
+        name: {"$cond": [is_sooner, times.get(name, "$$REMOVE"), f"${name}"]}
+        for name in ("seen", "claimed", "absent")
+    }
+    update["created"] = {"$min": ["$created", times["created"]]}
+    await registry.signatures.update_one({"_id": candidate.id}, [{"$set": update}])
+
+
+def merged(registry: Registry, candidate: Candidate, stored: Document) -> Candidate:
+    """Return a candidate with the times of its stored signature, where these are earlier.
+
+    A visit that found another text in place of the stored one has seen a new post. Otherwise an old
+    page could take over a new post by copying it.
+    """
+    kept = {"source": stored["source"], "fences": fences_of(stored) | candidate.fences}
+    held = owner_of(stored)
+    is_replaced = (
+        candidate.absent is not None
+        and candidate.absent > stored["seen"] - RESOLUTION
+        and candidate.sketch.similarity(held.sketch) < registry.scheme.threshold
+    )
+    if is_replaced:
+        return replace(candidate, **kept)
+    kept["created"] = min(candidate.created, held.created)
+    if stored["seen"] <= (candidate.seen or candidate.created):
+        kept |= {"seen": held.seen, "claimed": held.claimed, "absent": held.absent}
+    return replace(candidate, **kept)
 
 
 async def set_items(registry: Registry, items: Mapping[int, int | None]) -> set[ObjectId]:
@@ -414,7 +435,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     return Candidate(
         post["_id"], created_of(post), sketch, item=item, text=text,
         fences={name: number for name, number in fences.items() if number is not None},
-        seen=post["first_seen"], source=id_of(origin),
+        source=id_of(origin), **({"seen": post["first_seen"]} | post.get("dated", {})),
     )  # fmt: skip
 
 
@@ -429,9 +450,28 @@ def source_of(post: Document) -> str:
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:
     """Return candidates for the given posts that are stored and have a text."""
-    cursor = db.posts.find({"_id": {"$in": list(keys)}}, POST_FIELDS)
-    candidates = [candidate_of(post, scheme) async for post in cursor]
+    ids = [id_of(key) for key in keys]
+    cursor = db.signatures.find({"_id": {"$in": ids}}, dict.fromkeys(("post", *DATED), 1))
+    dated = {row["post"]: dated_of(row) async for row in cursor}
+    candidates = []
+    async for post in db.posts.find({"_id": {"$in": list(keys)}}, POST_FIELDS):
+        if post["_id"] in dated:
+            post["dated"] = dated[post["_id"]]
+        candidates.append(candidate_of(post, scheme))
     return [candidate for candidate in candidates if candidate is not None]
+
+
+def dated_of(row: Document) -> Document:
+    """Return the times of a signature that its post does not have."""
+    return {name: row[name] for name in DATED if name in row}
+
+
+async def keep_times(db: Database) -> None:
+    """Store the times of all signatures with their posts, before the signatures are deleted."""
+    times = {"_id": "$post", "dated": {name: f"${name}" for name in DATED}}
+    into = {"into": "posts", "whenMatched": "merge", "whenNotMatched": "discard"}
+    cursor = await db.signatures.aggregate([{"$project": times}, {"$merge": into}])
+    await cursor.to_list(None)
 
 
 def created_of(post: Document) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -106,13 +107,15 @@ def test_posts_that_share_only_boilerplate_are_not_duplicates(
     assert set(flags(database).values()) == {None}
 
 
-def test_posts_of_feeds_are_compared_by_date_and_across_spiders(
+def test_posts_of_feeds_are_compared_across_spiders(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
     db, uri = stored
-    subscribe(db, uri, f"{pages.url}/one.xml", f"{pages.url}/two.xml")
-    pages.file("one.xml", rss(post("late", FIRST, ago_hours=2)))
-    pages.file("two.xml", rss(post("early", edited(FIRST, 2), ago_hours=5), post("own", OTHER)))
+    subscribe(db, uri, f"{pages.url}/one.xml")
+    pages.file("one.xml", rss(post("early", FIRST), post("own", OTHER)))
+    crawl(freshet)
+    subscribe(db, uri, f"{pages.url}/two.xml")
+    pages.file("two.xml", rss(post("late", edited(FIRST, 2))))
     crawl(freshet)
     assert flags(db) == {"late": "early", "early": None, "own": None}
 
@@ -120,8 +123,66 @@ def test_posts_of_feeds_are_compared_by_date_and_across_spiders(
     freshet.crawl(site(freshet, pages, "page"))
     assert flags(db)["page"] == "early"
 
-    assert freshet("feeds", "remove", f"{pages.url}/two.xml", "--yes").code == 0
+    assert freshet("feeds", "remove", f"{pages.url}/one.xml", "--yes").code == 0
     assert flags(db) == {"late": None, "page": "late"}
+
+
+@pytest.mark.parametrize("ago_hours", [0.5, 3, 30, 24 * 365])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_backdated_copy_does_not_replace_the_post_that_was_seen_first(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages, ago_hours: float, *, is_known: bool
+) -> None:
+    """Whether the feed was visited before makes no difference."""
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/honest.xml")
+    pages.file("honest.xml", rss(post("old", OTHER, ago_hours=90)))
+    pages.file("copier.xml", rss(post("other", text(3), ago_hours=90)))
+    if is_known:
+        subscribe(db, uri, f"{pages.url}/copier.xml")
+    crawl(freshet, hours=-24)
+    pages.file("honest.xml", rss(post("honest", FIRST, ago_hours=0.2), post("old", OTHER)))
+    crawl(freshet)
+    if not is_known:
+        subscribe(db, uri, f"{pages.url}/copier.xml")
+    pages.file("copier.xml", rss(post("copy", edited(FIRST, 2), ago_hours=ago_hours)))
+    crawl(freshet, "-a", "full=1")
+    assert flags(db)["copy"] == "honest"
+    assert flags(db)["honest"] is None
+
+
+def visit(freshet: Freshet, db: Db, url: str, hours: float = 0) -> None:
+    """Crawl only one of the feeds."""
+    for query, days in (({}, 999), ({"url": url}, -999)):
+        due = datetime.now(UTC) + timedelta(days=days)
+        db.targets.update_many(query, {"$set": {"next_visit": due}})
+    crawl(freshet, hours=hours)
+
+
+def test_dates_count_unless_a_visit_contradicts_them(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    """The planet copies a post and is visited more often than the blog."""
+    db, uri = stored
+    blog, planet, liar = (f"{pages.url}/{name}.xml" for name in ("blog", "planet", "liar"))
+    subscribe(db, uri, blog, planet, liar)
+    pages.file("blog.xml", rss(post("a", text(3), ago_hours=90)))
+    pages.file("planet.xml", rss(post("b", text(4), ago_hours=90)))
+    pages.file("liar.xml", rss(post("c", text(5), ago_hours=90)))
+    crawl(freshet, hours=-24)
+    # This feed states a date at which it was seen without the post.
+    pages.file("liar.xml", rss(post("false", text(6), ago_hours=80), post("c", text(5))))
+    visit(freshet, db, liar, hours=-3)
+    visit(freshet, db, planet, hours=-2)
+    pages.file("planet.xml", rss(post("copy", FIRST, ago_hours=1)))
+    visit(freshet, db, planet, hours=-0.5)
+    pages.file("liar.xml", rss(post("copy again", edited(FIRST, 3), ago_hours=2.5)))
+    visit(freshet, db, liar, hours=-0.2)
+    assert flags(db)["copy again"] == "copy"
+    pages.file("blog.xml", rss(post("first", edited(FIRST, 2), ago_hours=4)))
+    visit(freshet, db, blog)
+    assert flags(db)["first"] is None
+    assert flags(db)["copy"] == flags(db)["copy again"] == "first"
+    assert db.feeds.find_one({"url": liar})["false_dates"] == 1
 
 
 def test_posts_without_text_are_compared_by_title(

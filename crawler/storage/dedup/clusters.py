@@ -49,12 +49,14 @@ FIELDS = ("duplicate_of", "similarity", "cluster")
 async def stored_verdicts(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
-    """Return the verdicts of posts stored with a cluster; alone if the cluster has no document."""
+    """Return the verdicts of posts stored with a cluster; alone if the cluster has no other post."""
     if not members:
         return {}
-    existing = await existing_clusters(registry, {cluster for _, cluster in members})
-    alone = dict.fromkeys((post.key for post, to in members if to not in existing), ALONE)
-    return alone | await verdicts(registry, [pair for pair in members if pair[1] in existing], now)
+    ids = {cluster for _, cluster in members}
+    shared = await existing_clusters(registry, ids)
+    shared |= await _with_copies(registry, ids - shared)
+    alone = dict.fromkeys((post.key for post, to in members if to not in shared), ALONE)
+    return alone | await verdicts(registry, [pair for pair in members if pair[1] in shared], now)
 
 
 async def verdicts(
@@ -102,6 +104,22 @@ def _verdict(post: Candidate | Owner, original: Owner, cluster: ObjectId) -> Ver
     if post.id == original.id or is_source(post.item, original.item):
         return Verdict(cluster=cluster)
     return Verdict(original.post, post.sketch.similarity(original.sketch), cluster)
+
+
+async def _with_copies(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
+    """Return the clusters with several posts, of clusters without a document.
+
+    A process that stored a copy may have died before it created the document.
+    """
+    if not clusters:
+        return set()
+    stages: list[Document] = [
+        {"$match": {"cluster": {"$in": list(clusters)}}},
+        {"$group": {"_id": "$cluster", "posts": {"$sum": 1}}},
+        {"$match": {"posts": {"$gt": 1}}},
+    ]
+    cursor = await registry.signatures.aggregate(stages)
+    return {row["_id"] for row in await cursor.to_list(None)}
 
 
 async def existing_clusters(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:

@@ -228,6 +228,88 @@ def commute(first: Choice, second: Choice, commands: Mapping[int, Command]) -> b
     return None not in (one.collection, other.collection) and one.collection != other.collection
 
 
+@dataclass
+class _Explorer:
+    """The states that have been reached, and the interleavings still to follow."""
+
+    steppers: Sequence[Stepper]
+    begin: Callable[[], Awaitable[list[Awaitable[Any]]]]
+    documents: Callable[[], Awaitable[Any]]
+    # The steps that were not tried in a state, because another interleaving has the same effect.
+    seen: dict[bytes, frozenset[Choice]] = field(default_factory=dict)
+    waiting: list[tuple[Interleaving, frozenset[Choice]]] = field(
+        default_factory=lambda: [((), frozenset())]
+    )
+
+    async def follow(self) -> tuple[Interleaving, int | None, bool]:
+        """Follow the next interleaving until it ends, or reaches a state seen before.
+
+        Returns the interleaving, the process that died, and whether the end was not seen before.
+        """
+        given, sleeping = self.waiting.pop()
+        labels: dict[ObjectId, str] = {}
+        for stepper, work in zip(self.steppers, await self.begin(), strict=True):
+            stepper.history.clear()
+            await stepper.start(work, labels)
+        dead: int | None = None
+        done: list[Choice] = []
+        for choice in given:
+            dead = await self._take(choice, dead)
+            done.append(choice)
+        shared: str | None = None
+        while True:
+            shared = shared or repr(plain(await self.documents(), labels))
+            running, digest = self._running(dead), self._digest(dead, shared)
+            is_new = digest not in self.seen
+            choices = self._untried(digest, running, sleeping, dead)
+            if not choices:
+                break
+            commands = {number: self.steppers[number].command for number in running}
+            for at, other in enumerate(choices[1:], 1):
+                asleep = sleeping.union(choices[:at])
+                kept = frozenset(each for each in asleep if commute(each, other, commands))
+                self.waiting.append(((*done, other), kept))
+            choice = choices[0]
+            sleeping = frozenset(each for each in sleeping if commute(each, choice, commands))
+            if commands[choice.process].is_write:
+                shared = None
+            dead = await self._take(choice, dead)
+            done.append(choice)
+        for number in running:
+            await self.steppers[number].die()
+        return tuple(done), dead, is_new and not running
+
+    async def _take(self, choice: Choice, dead: int | None) -> int | None:
+        """Take a step; return the process that has died, if any."""
+        if choice.dies:
+            await self.steppers[choice.process].die()
+            return choice.process
+        await self.steppers[choice.process].step()
+        return dead
+
+    def _running(self, dead: int | None) -> list[int]:
+        return [n for n, each in enumerate(self.steppers) if n != dead and not each.has_ended]
+
+    def _digest(self, dead: int | None, shared: str) -> bytes:
+        state = ([each.history for each in self.steppers], dead, shared)
+        return hashlib.blake2b(repr(state).encode(), digest_size=16).digest()
+
+    def _untried(
+        self, digest: bytes, running: list[int], sleeping: frozenset[Choice], dead: int | None
+    ) -> list[Choice]:
+        """Return the steps to try in a state, and note which ones are left out."""
+        choices = [Choice(number) for number in running]
+        if dead is None:
+            writing = [number for number in running if self.steppers[number].command.is_write]
+            choices += [Choice(number, dies=True) for number in writing]
+        before = self.seen.get(digest)
+        self.seen[digest] = sleeping if before is None else before & sleeping
+        return [
+            each for each in choices
+            if each not in sleeping and (before is None or each in before)
+        ]  # fmt: skip
+
+
 async def explore(
     steppers: Sequence[Stepper],
     begin: Callable[[], Awaitable[list[Awaitable[Any]]]],
@@ -247,60 +329,18 @@ async def explore(
     sets: Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). A
     process that dies before a read has the same effects as one that dies before its next write.
     """
-    result, seen = Explored(), dict[bytes, frozenset[Choice]]()
-    waiting: list[tuple[Interleaving, frozenset[Choice]]] = [((), frozenset())]
-    while waiting and len(result.failures) < max_failures:
-        given, sleeping = waiting.pop()
-        labels: dict[ObjectId, str] = {}
-        for stepper, work in zip(steppers, await begin(), strict=True):
-            stepper.history.clear()
-            await stepper.start(work, labels)
-        dead: int | None = None
-        done: list[Choice] = []
-        shared: str | None = None
-        while True:
-            running = [n for n, each in enumerate(steppers) if n != dead and not each.has_ended]
-            commands = {number: steppers[number].command for number in running}
-            if len(done) < len(given):
-                choice = given[len(done)]
-            else:
-                shared = shared or repr(plain(await documents(), labels))
-                state = ([each.history for each in steppers], dead, shared)
-                digest = hashlib.blake2b(repr(state).encode(), digest_size=16).digest()
-                choices = [Choice(number) for number in running]
-                if dead is None:
-                    choices += [Choice(n, dies=True) for n in running if commands[n].is_write]
-                before = seen.get(digest)
-                choices = [each for each in choices if each not in sleeping]
-                if before is not None:
-                    choices = [each for each in choices if each in before]
-                seen[digest] = sleeping if before is None else before & sleeping
-                if not choices:
-                    break
-                for at, other in enumerate(choices[1:], 1):
-                    asleep = sleeping.union(choices[:at])
-                    kept = frozenset(each for each in asleep if commute(each, other, commands))
-                    waiting.append(((*done, other), kept))
-                choice = choices[0]
-                sleeping = frozenset(e for e in sleeping if commute(e, choice, commands))
-            if choice.dies:
-                dead = choice.process
-                await steppers[dead].die()
-            else:
-                if commands[choice.process].is_write:
-                    shared = None
-                await steppers[choice.process].step()
-            done.append(choice)
-        for number in running:
-            await steppers[number].die()
-        if not running and before is None:
-            for number, stepper in enumerate(steppers):
-                if number != dead:
-                    await stepper.result()
-            if dead is not None:
-                await after_death(dead)
-            result.endings += 1
-            if (wrong := await problem()) is not None:
-                result.failures[tuple(done)] = wrong
-    result.states = len(seen)
+    explorer, result = _Explorer(steppers, begin, documents), Explored()
+    while explorer.waiting and len(result.failures) < max_failures:
+        interleaving, dead, is_end = await explorer.follow()
+        if not is_end:
+            continue
+        for number, stepper in enumerate(steppers):
+            if number != dead:
+                await stepper.result()
+        if dead is not None:
+            await after_death(dead)
+        result.endings += 1
+        if (wrong := await problem()) is not None:
+            result.failures[interleaving] = wrong
+    result.states = len(explorer.seen)
     return result

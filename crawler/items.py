@@ -42,6 +42,8 @@ class Entry:
     id:        permanent id: guid or id, else the link, else a hash of title and date
     url:       absolute; None for an entry without a link
     published: UTC; None without a plausible date
+    stated:    date in the future, in UTC
+    has_offset: whether the date has a UTC offset, or the time zone of the site is known
     content:   title, main_text (plain text of the full content, else of the summary), author,
                tags and enclosures, as far as present; compared to detect edits
     """
@@ -50,6 +52,8 @@ class Entry:
     url: str | None
     published: datetime | None
     content: dict[str, Any]
+    stated: datetime | None = None
+    has_offset: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class FeedDocument:
     problems: errors in the document, one line each; includes entries that were skipped
     hubs:     URLs of WebSub hubs
     topic:    URL of the feed at its hubs
+    utc_offset_hours: UTC offset that was assumed for dates without one
     """
 
     format: str
@@ -71,6 +76,7 @@ class FeedDocument:
     bounds: Bounds = field(default_factory=Bounds)
     hubs: tuple[str, ...] = ()
     topic: str | None = None
+    utc_offset_hours: float = 0.0
 
 
 class NoFeed(Exception):
@@ -89,6 +95,8 @@ class Post:
     published: datetime | None
     content: dict[str, Any]
     content_hash: str
+    stated: datetime | None = None
+    has_offset: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class Monitor:
     last_gap_at:  time of the last of these visits
     newest:       date of the newest post
     false_dates:  number of new posts that stated a date before a visit that did not show them
+    utc_offset_hours: UTC offset assumed for dates without one; visits only raise it
     bounds:       polling limits that the feed requests
     push:         state of its WebSub subscription; empty: none
     """
@@ -131,6 +140,7 @@ class Monitor:
     last_gap_at: datetime | None = None
     newest: datetime | None = None
     false_dates: int = 0
+    utc_offset_hours: float = 0.0
     bounds: Bounds = NO_BOUNDS
     push: dict[str, Any] = field(default_factory=dict)
 

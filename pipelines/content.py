@@ -108,12 +108,14 @@ def _without_counters(content: dict[str, Any]) -> dict[str, Any]:
 def post_of(entry: Entry) -> Post:
     """Convert a feed's entry to a normalized post."""
     content = {name: normal(value) for name, value in entry.content.items()}
-    published = normal(entry.published) if entry.published else None
+    published, stated = (normal(date) if date else None for date in (entry.published, entry.stated))
     compared = _without_counters(content)
     if files := compared.get("enclosures"):
         compared["enclosures"] = [_without_parameters(url, SIGNATURES) for url in files]
     content_hash = digest([entry.url and _without_parameters(entry.url), compared])
-    return Post(normal(entry.id), entry.url, published, content, content_hash)
+    return Post(
+        normal(entry.id), entry.url, published, content, content_hash, stated, entry.has_offset
+    )
 
 
 def _without_parameters(url: str, names: tuple[str, ...] = ()) -> str:

@@ -81,6 +81,7 @@ class FeedsPipeline(SessionPipeline):
         if item.outcome is not None and item.outcome not in SEEN:
             return change_detection.decide(item, self.rules)
         monitor = await read(lambda: feeds.monitor(db, target))
+        item.posts = with_offset(item, monitor)
         stored: Mapping[str, KnownPost] | None = None
         if item.push is not None or item.content_hash != target.content_hash:
             ids = [post.id for post in item.posts]
@@ -169,7 +170,12 @@ def collect(
     has_others = any(digest(id_) not in in_last for id_ in stored_posts)
     missed = missed_posts(fetched, monitor, len(new)) if new and not has_others else 0.0
     after = _after(fetched, monitor, len(new), missed)
-    after = replace(after, false_dates=monitor.false_dates + false_dates(fetched, new))
+    offset = fetched.document.utc_offset_hours if fetched.document is not None else 0.0
+    after = replace(
+        after,
+        false_dates=monitor.false_dates + false_dates(fetched, new),
+        utc_offset_hours=max(monitor.utc_offset_hours, offset),
+    )
     # Without the new ids, the next visit would find none of these posts by their ids. A hub may
     # replay old deliveries.
     known = {id_: post for id_, post in stored_posts.items() if fetched.push is None}
@@ -199,6 +205,23 @@ def _problems(fetched: Fetched, monitor: Monitor, renamed: int) -> Iterator[str]
             f"the ids of all {count(renamed, 'post')} changed since the last visit: recognized by "
             "link, title or date"
         )
+
+
+def with_offset(fetched: Fetched, monitor: Monitor) -> tuple[Post, ...]:
+    """Return the posts of a document, dated with the UTC offset that earlier documents showed.
+
+    See `crawler.feeds.draft.offset_of`.
+    """
+    offset = fetched.document.utc_offset_hours if fetched.document is not None else 0.0
+    lacking = timedelta(hours=monitor.utc_offset_hours - offset)
+    if lacking <= timedelta():
+        return fetched.posts
+    return tuple(
+        post
+        if post.has_offset or post.published is None
+        else replace(post, published=post.published - lacking)
+        for post in fetched.posts
+    )
 
 
 def false_dates(fetched: Fetched, new: Iterable[tuple[str, Post]]) -> int:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 from pydantic import Field
 from scrapy import Request
@@ -174,7 +175,7 @@ class FeedsSpider(WrapperSpider):
         from crawler.feeds.parser import read
 
         fetched.follow = self.follow
-        reading = partial(read, body, url, kind, fetched.at)
+        reading = partial(read, body, url, kind, fetched.at, zone=self._zone_of(fetched.target.url))
         try:
             if len(body) >= BIG_BYTES:
                 fetched.document = await self.sandbox.run(reading)
@@ -189,6 +190,15 @@ class FeedsSpider(WrapperSpider):
             self.logger.exception("Reading %s failed", url)
             fetched.outcome = Outcome.ERROR
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
+
+    def _zone_of(self, url: str) -> ZoneInfo | None:
+        """Return the time zone of a feed: as defined for the feeds, or for the site at its host."""
+        if "timezone" in self.wrapper.model_fields_set:
+            return self.wrapper.zone
+        for reader in self.readers:
+            if "timezone" in reader.wrapper.model_fields_set and reader.wrapper.is_own(url):
+                return reader.wrapper.zone
+        return None
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """Extract the page of a post with the definition of its site, else its main text."""

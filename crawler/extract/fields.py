@@ -458,6 +458,19 @@ def read_date(value: str, zone: ZoneInfo, *, day_first: bool = False) -> datetim
 
     zone:      time zone of dates without a UTC offset and without the name of a time zone
     day_first: whether the day comes first in dates such as 05/01/2024
+    """
+    if (read := stated_date(value, day_first=day_first)) is None:
+        return None
+    try:
+        return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+    except OverflowError:
+        return None
+
+
+def stated_date(value: str, *, day_first: bool = False) -> datetime | None:
+    """Return the date in a text, without a time zone if the text has none; None: no date.
+
+    day_first: as in `read_date`
 
     Unix times are dates, too, in seconds and in milliseconds. Relative dates ("2 hours ago") are
     rejected: they would differ on every visit.
@@ -471,12 +484,7 @@ def read_date(value: str, zone: ZoneInfo, *, day_first: bool = False) -> datetim
     except ValueError:
         is_day_first = day_first and AMBIGUOUS_DATE.match(text) is not None
         read = _parse_date(text, day_first=is_day_first or DOTTED_DATE.match(text) is not None)
-    if read is None:
-        return None
-    try:
-        return (read if read.tzinfo else read.replace(tzinfo=named or zone)).astimezone(UTC)
-    except OverflowError:
-        return None
+    return read.replace(tzinfo=named) if read is not None and read.tzinfo is None else read
 
 
 @lru_cache(maxsize=1024)

@@ -9,15 +9,15 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from email.utils import parsedate_tz
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from crawler.extract.fields import read_date
+from crawler.extract.fields import stated_date
 from crawler.extract.plain_text import line
 from crawler.items import Bounds
 from crawler.utils.text import count
+from crawler.utils.time import split_zone, unix_time
 from crawler.utils.urls import is_http, joined
 
 Row = dict[str, Any]
@@ -37,9 +37,15 @@ PERIOD_HOURS = {
     "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
 }  # fmt: skip
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-UTC_ZONE = ZoneInfo("UTC")
 EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
-MAX_AHEAD = timedelta(hours=1)
+# Later dates are placeholders rather than announcements.
+MAX_ANNOUNCED = timedelta(days=366)
+MAX_AHEAD_HOURS = 1.0
+MAX_AHEAD = timedelta(hours=MAX_AHEAD_HOURS)
+# UTC offsets in use east of Greenwich.
+OFFSETS_HOURS = (
+    1, 2, 3, 3.5, 4, 4.5, 5, 5.5, 5.75, 6, 6.5, 7, 8, 8.75, 9, 9.5, 10, 10.5, 11, 12, 12.75, 13, 14,
+)  # fmt: skip
 # Leap seconds (:60) are read as :59.
 LAST_SECOND = 59
 NOON_HOUR = 12
@@ -74,6 +80,8 @@ ZONES = {
     "HKT": "+0800", "SGT": "+0800", "AWST": "+0800", "JST": "+0900", "KST": "+0900",
     "AEST": "+1000", "AEDT": "+1100", "NZST": "+1200", "NZDT": "+1300",
 }  # fmt: skip
+# The end of a date without a UTC offset: a time, a year, or the year of 1-Apr-24.
+WITHOUT_OFFSET = re.compile(r"(?::\d\d|(?<![+-])\b\d{4}|[A-Za-z]-\d\d)$")
 NAMED_ZONE = re.compile(rf"\b(?:{'|'.join(ZONES)})$")
 
 
@@ -83,7 +91,8 @@ class Draft:
 
     guid:   guid with collapsed white space; empty if there is none
     link:   absolute URL, or None
-    stated: date in the document, in UTC; not checked yet
+    stated: date in the document, in UTC, or without a time zone if it has no UTC offset; not
+            checked yet
     """
 
     guid: str
@@ -201,6 +210,8 @@ def _number(value: object) -> float | None:
 class DateReader:
     """Parses the dates of one document, with a limit on slow attempts.
 
+    Dates without a UTC offset or time zone have no `tzinfo` until `in_utc`.
+
     unread: dates that could not be parsed
     worded: number of calls of dateparser
     failed: number of these calls without a result
@@ -211,22 +222,24 @@ class DateReader:
     failed: int = 0
 
     def read(self, raw: object, parsed: Any = None) -> datetime | None:
-        """Return a date in UTC; None if it is missing or cannot be parsed.
+        """Return a date; None if it is missing or cannot be parsed.
 
         parsed: feedparser's result, nine numbers. It is the last resort, because feedparser reads
                 2024/01/05 as 1 November.
-
-        Dates without a time zone are taken as UTC.
         """
         text = " ".join(raw[: 10 * MAX_DATE_CHARACTERS].split()) if isinstance(raw, str) else ""
         if not text:
             return None
         date = None
-        if len(text) <= MAX_DATE_CHARACTERS:
-            if numbers := NUMBERS.fullmatch(text):
+        if len(text) <= MAX_DATE_CHARACTERS and (date := unix_time(text)) is None:
+            local, zone = split_zone(text)
+            if numbers := NUMBERS.fullmatch(local):
                 date = _numeric_date(numbers)
             else:
-                date = _mail_date(text) or self._worded_date(text) or _feedparser_date(text, parsed)
+                date = _mail_date(local) or self._worded_date(local)
+                date = date or _feedparser_date(text, parsed)
+            if date is not None and date.tzinfo is None and zone is not None:
+                date = in_zone(date, zone)
         if date is None:
             self.unread.append(text[:SHOWN_CHARACTERS])
         return date
@@ -236,11 +249,22 @@ class DateReader:
             return None
         self.worded += 1
         try:
-            date = read_date(text, UTC_ZONE)
+            date = stated_date(text)
         except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
             date = None  # dateparser crashes on some unusual dates
         self.failed += date is None
         return date
+
+
+def in_zone(stated: datetime, zone: tzinfo) -> datetime | None:
+    """Return a date in UTC; None if there is no such time.
+
+    zone: time zone of a date without one
+    """
+    try:
+        return (stated if stated.tzinfo else stated.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _numeric_date(match: re.Match[str]) -> datetime | None:
@@ -248,13 +272,15 @@ def _numeric_date(match: re.Match[str]) -> datetime | None:
     names = ("year", "month", "day") if match["year"] else ("y", "m", "d")
     year, month, day = (int(match[name]) for name in names)
     hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
-    offset, zone = match["zone"], UTC
+    offset = match["zone"]
     try:
-        if offset and offset[0] in "+-":
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND))  # noqa: DTZ001
+        if not offset:
+            return local
+        size = timedelta()
+        if offset[0] in "+-":
             size = timedelta(hours=int(offset[1:3]), minutes=int(offset[3:].strip(":") or 0))
-            zone = timezone(-size if offset[0] == "-" else size)
-        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=zone)
-        return local.astimezone(UTC)
+        return in_zone(local, timezone(-size if offset[0] == "-" else size))
     except (ValueError, OverflowError):
         return None
 
@@ -275,8 +301,10 @@ def _mail_date(text: str) -> datetime | None:
         year, month, day, hour, minute, second = read[:6]
         if half and hour <= NOON_HOUR:
             hour = hour % NOON_HOUR + NOON_HOUR * (half[1] in "pP")
-        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
-        return local - timedelta(seconds=read[9] or 0)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND))  # noqa: DTZ001
+        if WITHOUT_OFFSET.search(text):
+            return local
+        return local.replace(tzinfo=UTC) - timedelta(seconds=read[9] or 0)
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
 
@@ -290,6 +318,23 @@ def _feedparser_date(text: str, parsed: Any) -> datetime | None:
         return datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def offset_of(local: Iterable[datetime], now: datetime) -> float:
+    """Return the UTC offset in hours that dates without one must at least have; 0 by default.
+
+    local: dates without time zone
+    now:   time of the fetch, when all posts were published
+
+    Dates of sites east of Greenwich would be in the future in UTC. A newer post may show a greater
+    offset. Dates that no offset explains are in the future.
+    """
+    utc = now.astimezone(UTC).replace(tzinfo=None)
+    aheads = ((date - utc).total_seconds() / 3600 for date in local)
+    explained = [ahead for ahead in aheads if MAX_AHEAD_HOURS < ahead <= OFFSETS_HOURS[-1]]
+    if not explained:
+        return 0.0
+    return next(offset for offset in OFFSETS_HOURS if offset >= max(explained))
 
 
 def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
@@ -309,6 +354,12 @@ def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime)
     return None
 
 
+def announced(stated: datetime | None, now: datetime) -> datetime | None:
+    """Return a date in the future that is used once it has passed; None for any other."""
+    is_ahead = stated is not None and now + MAX_AHEAD < stated <= now + MAX_ANNOUNCED
+    return stated if is_ahead else None
+
+
 def plausible(stated: datetime | None, now: datetime) -> datetime | None:
     """Return a date if it is plausible; dates up to an hour in the future become `now`."""
     if stated is None or not EARLIEST <= stated <= now + MAX_AHEAD:
@@ -316,19 +367,32 @@ def plausible(stated: datetime | None, now: datetime) -> datetime | None:
     return min(stated, now)
 
 
-def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -> list[str]:
+def problems_of(
+    reader: DateReader, stated: Sequence[datetime], now: datetime, assumed_hours: float = 0.0
+) -> list[str]:
     """Return the problems of a document's dates, one line each.
 
-    stated: all dates that were parsed
+    stated:        all dates that were parsed
+    assumed_hours: UTC offset that was assumed for dates without one
     """
     problems = []
     if reader.unread:
         problems.append(
             f"{count(len(reader.unread), 'date')} could not be parsed, such as {reader.unread[0]!r}"
         )
-    if wrong := [date for date in stated if plausible(date, now) is None]:
+    if wrong := [date for date in stated if not EARLIEST <= date <= now + MAX_ANNOUNCED]:
         problems.append(
-            f"{count(len(wrong), 'date')} before 1995 or in the future: ignored,"
-            f" such as {wrong[0]:%Y-%m-%d %H:%M}"
+            f"{count(len(wrong), 'date')} before 1995 or more than a year ahead: ignored, "
+            f"such as {wrong[0]:%Y-%m-%d %H:%M}"
+        )
+    if ahead := [date for date in stated if announced(date, now)]:
+        problems.append(
+            f"{count(len(ahead), 'date')} in the future, such as {ahead[0]:%Y-%m-%d %H:%M}: "
+            "used once it has passed"
+        )
+    if assumed_hours:
+        problems.append(
+            f"dates without a UTC offset would be in the future: read as UTC+{assumed_hours:g}. If "
+            "that is wrong, set timezone in the list of feeds"
         )
     return problems

@@ -13,8 +13,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from urllib.parse import urldefrag
+from zoneinfo import ZoneInfo
 
 from crawler.extract.plain_text import line, lines, plain
 from crawler.feeds.draft import (
@@ -26,7 +27,10 @@ from crawler.feeds.draft import (
     Row,
     Source,
     absolute,
+    announced,
     fabricated,
+    in_zone,
+    offset_of,
     plausible,
     problems_of,
     rows_in,
@@ -65,13 +69,15 @@ def read(
     content_type: str | None,
     now: datetime,
     max_entries: int = MAX_ENTRIES,
+    zone: ZoneInfo | None = None,
 ) -> FeedDocument:
     """Parse a feed document. Raises NoFeed for anything else, with a description of the document.
 
     url:          absolute URL of the feed, to resolve relative links
     content_type: HTTP header, for the encoding; the format is detected from the document
-    now:          aware time of the fetch; dates in the future are ignored
+    now:          aware time of the fetch; dates in the future are not used yet
     max_entries:  further entries are left out and reported as a problem
+    zone:         time zone of dates without one; None: unknown, see `offset_of`
     """
     if len(body) > MAX_BYTES:
         raise NoFeed(f"larger than {MAX_BYTES // 1024**2} MB")
@@ -89,25 +95,43 @@ def read(
         source = json_source(start, url, dates, max_entries)
     else:
         source = xml_source(text, url, dates, max_entries)
-    stated = [draft.stated for draft in source.drafts if draft.stated]
-    problems += source.problems + problems_of(dates, stated, now)
-    if reason := fabricated(stated, source.built, now):
+    local = [d.stated for d in source.drafts if d.stated and d.stated.tzinfo is None]
+    offset_hours = offset_of(local, now) if zone is None else 0.0
+    assumed = zone or timezone(timedelta(hours=offset_hours))
+    of_draft = {id(d): in_zone(d.stated, assumed) for d in source.drafts if d.stated}
+    stated = [date for date in of_draft.values() if date]
+    built = in_zone(source.built, assumed) if source.built else None
+    problems += source.problems + problems_of(dates, stated, now, offset_hours)
+    if reason := fabricated(stated, built, now):
         problems.append(reason)
+        of_draft = {}
         for draft in source.drafts:
             draft.stated = None
+    # Ids have the dates as stated, because the assumed offset may change.
     posts, id_problems = identified(source, url)
     return FeedDocument(
         format=source.format,
         title=source.title or None,
         site=source.site,
         entries=tuple(
-            Entry(post_id, draft.link, plausible(draft.stated, now), draft.content())
+            Entry(
+                post_id,
+                draft.link,
+                plausible(date, now),
+                draft.content(),
+                announced(date, now),
+                has_offset=zone is not None
+                or draft.stated is None
+                or draft.stated.tzinfo is not None,
+            )
             for post_id, draft in posts
+            for date in (of_draft.get(id(draft)),)
         ),
         problems=tuple(line(problem, MAX_PROBLEM_CHARACTERS) for problem in problems + id_problems),
         bounds=source.bounds,
         hubs=source.hubs,
         topic=source.topic,
+        utc_offset_hours=offset_hours,
     )
 
 
@@ -168,8 +192,8 @@ def _draft_of_item(item: Row, url: str, dates: DateReader) -> Draft:
         guid=line(guid if isinstance(guid, str) else "", MAX_GUID_CHARACTERS),
         link=absolute(string_in(item, "url"), url)
         or absolute(string_in(item, "external_url"), url),
-        stated=dates.read(string_in(item, "date_published"))
-        or dates.read(string_in(item, "date_modified")),
+        stated=dates.read(_text_of(item, "date_published"))
+        or dates.read(_text_of(item, "date_modified")),
         title=line(string_in(item, "title"), MAX_TITLE_CHARACTERS),
         text=plain(string_in(item, "content_html"))
         or lines(string_in(item, "content_text"))
@@ -182,6 +206,13 @@ def _draft_of_item(item: Row, url: str, dates: DateReader) -> Draft:
         else [],
         enclosures=unique(files, MAX_URL_CHARACTERS),
     )
+
+
+def _text_of(item: Row, name: str) -> str:
+    """Return a text, or a number as text: some generators write Unix times."""
+    value = item.get(name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if is_number else string_in(item, name)
 
 
 def identified(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:
@@ -228,7 +259,8 @@ def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
     for draft in drafts:
         link = _canonical(draft.link)
         own_id = draft.guid or link
-        key = _digest(draft.guid, link, draft.content(), own_id or _moment(draft))
+        # A status page announces the same news again, with the same link.
+        key = _digest(draft.guid, link, draft.content(), draft.guid or _moment(draft))
         if (other := kept.setdefault(key, draft)) is not draft:
             # The choice must not depend on the order in the document, because longer ids contain
             # the date and link of the copy that is kept.

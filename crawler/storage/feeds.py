@@ -48,6 +48,7 @@ from crawler.storage.targets import (
     feed_spiders,
     new_document,
 )
+from crawler.utils.time import HOUR_MILLISECONDS
 from crawler.utils.urls import canonical, item_key
 from schedules.history import CHANGE
 
@@ -73,6 +74,7 @@ MIN_TITLES, MAX_TITLES = 50, 1000
 # Fields of a monitor that a document has under the same names.
 COUNTED = (
     "feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest", "false_dates",
+    "utc_offset_hours",
 )  # fmt: skip
 
 
@@ -331,23 +333,27 @@ async def posts_by_link(
     known: stored posts that have the id of one of them, by id
 
     For feeds that change ids, for example because the site moved to https or to another name with
-    or without `www.`. Links that several posts share are skipped, and so are stored posts with
-    another title and date: the feed may always link to one page.
+    or without `www.`, or because another post got the link. Of posts that share a link, only those
+    with the same date are found. Stored posts with another title and date are skipped: the feed may
+    always link to one page.
     """
     links = {post.id: item_key(post.url) for post in posts}
     shared = Counter(links.values())
-    of_link = {
-        _bare(link): post
-        for post in posts
-        if (link := links[post.id]) and shared[link] == 1 and post.id not in known
-    }
+    unknown = [
+        (_bare(link), post) for post in posts if post.id not in known and (link := links[post.id])
+    ]
+    of_link = {link: post for link, post in unknown if shared[links[post.id]] == 1}
+    of_date = {(link, post.published): post for link, post in unknown if post.published}
     stored = dict(known)
     keys = {post.key for post in known.values()}
     with_page = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
-    both = [name for link in of_link for name in (link, f"www.{link}")]
+    both = [name for link, _ in unknown for name in (link, f"www.{link}")]
     for batch in in_batches(both, BATCH):
         for row in await _load_posts(db, target, with_page | {"link": {"$in": batch}}):
-            if row["_id"] in keys or (post := of_link.get(_bare(row["link"]))) is None:
+            link = _bare(row["link"])
+            date = row.get("published")
+            post = of_link.get(link) or (of_date.get((link, date)) if date else None)
+            if row["_id"] in keys or post is None:
                 continue
             has_date = post.published is not None and row.get("published") == post.published
             if has_date or row.get("title") == post.content.get("title"):
@@ -483,7 +489,37 @@ def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Upda
         "content_hash": post.content_hash,
     }
     query, update = update_of(visit, key, content, current, {"guid": post.id}, verdicts)
+    update = with_field(update, "stated", post.stated)
+    assumed = visit.collected.monitor.utc_offset_hours if visit.collected else 0.0
+    update = with_field(update, "utc_offset_hours", None if post.has_offset else assumed)
     return UpdateOne(query, with_field(update, "link", visit.links.get(key)), upsert=True)
+
+
+async def settle_dates(db: Database, batch: list[Visit]) -> None:
+    """Use stated dates that have passed, and the UTC offsets that feeds have at least.
+
+    Safe to repeat.
+    """
+    seen = [visit.fetched for visit in batch if visit.outcome in SEEN]
+    if not seen:
+        return
+    # Few posts have such a date: the partial index is tiny.
+    passed: Document = {
+        "feed": {"$in": [fetched.target.url for fetched in seen]},
+        "stated": {"$lte": max(fetched.at for fetched in seen)},
+    }
+    await db.posts.update_many(passed, [{"$set": {"published": "$stated"}}, {"$unset": "stated"}])
+    for visit in batch:
+        hours = visit.collected.monitor.utc_offset_hours if visit.collected else 0.0
+        if not hours:
+            continue
+        earlier = {"$multiply": [{"$subtract": [hours, "$utc_offset_hours"]}, HOUR_MILLISECONDS]}
+        shift: Document = {
+            "published": {"$subtract": ["$published", {"$toLong": earlier}]},
+            "utc_offset_hours": hours,
+        }
+        own = of_feed(visit.fetched.target.spider, visit.fetched.target.url)
+        await db.posts.update_many(own | {"utc_offset_hours": {"$lt": hours}}, [{"$set": shift}])
 
 
 async def of_key(db: Database, key: str) -> Document:

@@ -120,6 +120,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _EXISTS}),
+        _index("feed", "stated", partialFilterExpression={"stated": _EXISTS}),
         _index("first_seen", "published", "_id", partialFilterExpression={"guid": _EXISTS}),
         _index(
             "spider",

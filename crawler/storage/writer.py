@@ -338,6 +338,7 @@ class Writer:
         """Store the state of feeds and cells after their visits, and add the pages of new posts."""
         if feed_visits:
             await feeds.note(self._db, feed_visits)
+            await feeds.settle_dates(self._db, feed_visits)
             for visit in feed_visits:
                 self.discovered += await feeds.follow(self._db, visit, self._due)
         if cell_visits := [v for v in batch if v.fetched.target.kind is Kind.CELL]:

@@ -49,7 +49,7 @@ FIELDS = ("duplicate_of", "similarity", "cluster")
 async def stored_verdicts(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
-    """Return the verdicts of posts stored with a cluster; alone if the cluster has no other post."""
+    """Return the verdicts of posts stored with a cluster; alone if it has no other post."""
     if not members:
         return {}
     ids = {cluster for _, cluster in members}
@@ -67,9 +67,17 @@ async def verdicts(
         return {}
     joining = [
         Owner(
-            post.id, post.key, post.created, post.sketch, to, None, post.seen, post.source,
-            absent=post.absent, claimed=post.claimed,
-        )  # fmt: skip
+            post.id,
+            post.key,
+            post.created,
+            post.sketch,
+            to,
+            None,
+            post.seen,
+            post.source,
+            absent=post.absent,
+            claimed=post.claimed,
+        )
         for post, to in members
     ]
     ids = {cluster for _, cluster in members}

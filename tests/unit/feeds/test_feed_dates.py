@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from crawler.feeds.parser import read
 from crawler.items import FeedDocument
 from tests.unit.feeding import NOW, atom, item, json_feed, only, reading, rss
 
@@ -49,6 +51,12 @@ def dates_of(document: FeedDocument) -> list[datetime | None]:
         ("1 avril 2024 10:00", 10, 0),
         ("2024年4月1日 10:00", 10, 0),
         ("2024-04-01", 0, 0),
+        ("Mon, 01 Apr 2024 03:00:00 America/Los_Angeles", 10, 0),
+        ("2024-04-01 06:00:00 America/New_York", 10, 0),
+        ("2024-04-01T12:00:00+02:00[Europe/Berlin]", 10, 0),
+        ("1 Apr 2024 6:00 am ET", 10, 0),
+        ("1711965600", 10, 0),
+        ("1711965600000", 10, 0),
     ],
 )
 def test_dates_are_parsed_in_many_formats(text: str, hour: int, minute: int) -> None:
@@ -58,7 +66,7 @@ def test_dates_are_parsed_in_many_formats(text: str, hour: int, minute: int) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["soon", "2 hours ago", "12:30", "1711965600", "31 Feb 2024", "2024-13-01", "x" * 5000]
+    "text", ["soon", "2 hours ago", "12:30", "12345", "31 Feb 2024", "2024-13-01", "x" * 5000]
 )
 def test_unparsable_date_is_none_and_reported(text: str) -> None:
     parsed = feed_with_dates(text)
@@ -70,13 +78,40 @@ def test_missing_date_is_not_a_problem() -> None:
     assert only(rss(item("<pubDate></pubDate>"))).published is None
 
 
-@pytest.mark.parametrize(
-    "text", ["Thu, 01 Jan 1970 00:00:00 GMT", "2024-05-01T14:00:00Z", "9999-12-31"]
-)
+@pytest.mark.parametrize("text", ["Thu, 01 Jan 1970 00:00:00 GMT", "9999-12-31"])
 def test_implausible_date_is_ignored_and_reported(text: str) -> None:
     parsed = feed_with_dates(text)
-    assert dates_of(parsed) == [None]
-    assert parsed.problems[0].startswith("1 date before 1995 or in the future: ignored")
+    assert (dates_of(parsed), parsed.entries[0].stated) == ([None], None)
+    assert parsed.problems[0].startswith("1 date before 1995 or more than a year ahead: ignored")
+
+
+@pytest.mark.parametrize("text", ["2024-05-01T14:00:00Z", "2024-07-01T20:00:00+09:00"])
+def test_date_in_the_future_is_kept_for_later(text: str) -> None:
+    parsed = feed_with_dates(text, "2024-04-01T10:00:00Z")
+    entry = parsed.entries[0]
+    assert (entry.published, entry.stated) == (None, datetime.fromisoformat(text))
+    assert parsed.problems[0].startswith("1 date in the future, such as 2024-")
+
+
+@pytest.mark.parametrize(
+    ("newest", "offset"),
+    [("2024-05-01 20:00:00", 8), ("2024-05-01 17:20:00", 5.5), ("2 May 2024 01:30:00", 14),
+     ("2024-05-01 11:00:00", 0)],
+)  # fmt: skip
+def test_dates_that_would_be_in_the_future_show_the_offset(newest: str, offset: float) -> None:
+    parsed = feed_with_dates(newest, "2024-04-30 10:00:00", "2024-04-01T10:00:00Z")
+    assert parsed.utc_offset_hours == offset
+    older = datetime(2024, 4, 30, 10, tzinfo=UTC) - timedelta(hours=offset)
+    assert dates_of(parsed)[1:] == [older, datetime(2024, 4, 1, 10, tzinfo=UTC)]
+    assert [entry.has_offset for entry in parsed.entries] == [False, False, True]
+    assert len([p for p in parsed.problems if f"UTC+{offset:g}." in p]) == (offset > 0)
+
+
+def test_dates_without_offset_are_in_the_time_zone_of_the_site() -> None:
+    body = rss(item("<pubDate>2024-04-01 06:00:00</pubDate>"))
+    zone = ZoneInfo("America/New_York")
+    (entry,) = read(body.encode(), "https://blog.test/feed", None, NOW, zone=zone).entries
+    assert (entry.published, entry.has_offset) == (datetime(2024, 4, 1, 10, tzinfo=UTC), True)
 
 
 def test_slightly_future_date_is_capped_at_now() -> None:

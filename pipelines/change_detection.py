@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem, IgnoreRequest
+from scrapy.http import Response
 from scrapy.utils.asyncgen import as_async_generator
 
 from crawler.errors import StorageError
@@ -208,6 +209,33 @@ class ChangesPipeline(SessionPipeline):
             return estimated_diff_size(before, after)
 
 
+async def second_request(
+    session: Session, fetched: Fetched, parse: Callable[[Response], Any]
+) -> Fetched | None:
+    """Request a target again, without cookies of the run; None if it fails or is another page.
+
+    parse: callback of the spider that yields a Fetched
+    """
+    crawler = session.crawler
+    request = cast("Any", crawler.spider).request(fetched.target)
+    meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
+    session.second_requests += 1
+    try:
+        assert crawler.engine is not None
+        response = await crawler.engine.download_async(request.replace(meta=meta))
+        second: Fetched
+        (second,) = [each async for each in as_async_generator(parse(response))]
+        if second.outcome is not None or second.stand_in is not None:
+            return None
+        fill(second)
+    except Exception as error:  # noqa: BLE001 - without it, the change counts
+        # Not sent, for example because of `host_requests` or robots.txt.
+        session.second_requests -= isinstance(error, IgnoreRequest)
+        logger.debug("Second request for %s failed: %s", fetched.target.url, error)
+        return None
+    return second if second.final_url == fetched.final_url else None
+
+
 class NoiseDetector:
     """Finds changes that are no edits of the page, during one run of a process."""
 
@@ -254,7 +282,9 @@ class NoiseDetector:
             return
         # Counted now, because other pages are processed until the response arrives.
         self._twice[0] += not noise.requests
-        if (second := await self._second(fetched)) is None:
+        parse = cast("Any", self._session.crawler.spider).parse_target
+        second = await second_request(self._session, fetched, parse)
+        if second is None or second.content is None or is_long(second.content):
             return
         fixed = tuple(self._session.wrapper.fields)
         visit.noise, lines = learned(first, comparable(second.content or {}), noise, fixed)
@@ -266,28 +296,6 @@ class NoiseDetector:
             )  # fmt: skip
         target.noise = visit.noise
         fetched.content_hash = content_hash(fetched)
-
-    async def _second(self, fetched: Fetched) -> Fetched | None:
-        """Request a page again, without cookies of the run; None if it fails or is another page."""
-        crawler = self._session.crawler
-        spider = cast("Any", crawler.spider)
-        request = spider.request(fetched.target)
-        meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
-        self._session.second_requests += 1
-        try:
-            assert crawler.engine is not None
-            response = await crawler.engine.download_async(request.replace(meta=meta))
-            (second,) = [each async for each in as_async_generator(spider.parse_target(response))]
-            is_page = second.outcome is None and second.stand_in is None
-            if not is_page or second.content is None or is_long(second.content):
-                return None
-            fill(second)
-        except Exception as error:  # noqa: BLE001 - without it, the change counts
-            # Not sent, for example because of `host_requests` or robots.txt.
-            self._session.second_requests -= isinstance(error, IgnoreRequest)
-            logger.debug("Second request for %s failed: %s", fetched.target.url, error)
-            return None
-        return second if second.final_url == fetched.final_url else None
 
     def reason(self, visit: Visit, old: Document | None) -> str | None:
         """Return why a visit with a content that differs is not a change of the page; else None.

@@ -24,8 +24,12 @@ MAX_NESTED = 90
 RESULT_KEYS = {"columns", "rows"}
 # Parameters of signed URLs of media files.
 SIGNATURES = (
-    "token", "sig", "signature", "expires", "policy", "key-pair-id", "hmac", "x-amz-*", "x-goog-*",
+    "*token*", "*sig", "*signature*", "*hash*", "*hmac*", "expire*", "exp", "policy", "key-pair-id",
+    "hdne*", "verify", "nonce", "timestamp", "ts", "time", "auth*", "x-amz-*", "x-goog-*",
 )  # fmt: skip
+# A path that names its file, and values of parameters that are signatures, times and the like.
+FILE = re.compile(r"/[^/?#;]*[^/?#;.]\.[A-Za-z][A-Za-z0-9]{1,4}\Z")
+TOKEN = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9%+/=._~-]{8,}")
 
 
 class ContentPipeline:
@@ -111,11 +115,23 @@ def post_of(entry: Entry) -> Post:
     published, stated = (normal(date) if date else None for date in (entry.published, entry.stated))
     compared = _without_counters(content)
     if files := compared.get("enclosures"):
-        compared["enclosures"] = [_without_parameters(url, SIGNATURES) for url in files]
+        compared["enclosures"] = list(map(_file_of, files))
     content_hash = digest([entry.url and _without_parameters(entry.url), compared])
     return Post(
         normal(entry.id), entry.url, published, content, content_hash, stated, entry.has_offset
     )
+
+
+def _file_of(url: str) -> str:
+    """Return the URL of a media file as it is compared: without parameters that sign it.
+
+    If the path names the file, long values with digits are tokens, whatever their names.
+    """
+    path, _, query = url.partition("#")[0].partition("?")
+    if query and FILE.search(path):
+        kept = [pair for pair in query.split("&") if not TOKEN.fullmatch(pair.partition("=")[2])]
+        url = "?".join(filter(None, (path, "&".join(kept))))
+    return _without_parameters(url, SIGNATURES)
 
 
 def _without_parameters(url: str, names: tuple[str, ...] = ()) -> str:

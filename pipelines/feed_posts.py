@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,6 +43,8 @@ NO_POSTS = content.digest([])
 MAX_BOUND_HOURS = 7 * 24.0
 # Posts of a shorter time say little about a feed's rate.
 MIN_RATE_HOURS = 1.0
+# Visits in a row with edited posts after which a feed is requested twice.
+MAX_EDITED_VISITS = 3
 # A post may appear this long after its date, because the date has no time or the editors took time.
 LATE = timedelta(hours=36)
 # Maximum number of posts that a feed keeps in its document regardless of their age.
@@ -91,6 +93,10 @@ class FeedsPipeline(SessionPipeline):
                 stored = await read(lambda: feeds.posts_by_link(db, target, item.posts, known))
             if monitor.posts and item.posts and not stored:
                 stored = await read(lambda: feeds.posts_by_title(db, target, item.posts))
+        if stored and item.push is None:
+            monitor = await self._without_random(item, monitor, stored)
+        else:
+            monitor = replace(monitor, edited_visits=0)
         visit = decide(item, self.rules, monitor, stored)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")
@@ -100,6 +106,64 @@ class FeedsPipeline(SessionPipeline):
             if other is not None:
                 visit.become_alias(other, "the same posts as")
         return visit
+
+    async def _without_random(
+        self, item: Fetched, monitor: Monitor, stored: Mapping[str, KnownPost]
+    ) -> Monitor:
+        """Leave out edits that a second request shows to be random text or counters.
+
+        A feed is requested again if half of its known posts were edited, or if posts were edited on
+        the last visits, too. Returns the monitor with the number of these visits.
+        """
+        edits = sum(
+            known.content_hash not in ("", post.content_hash)
+            for post in item.posts
+            if (known := stored.get(post.id)) is not None
+        )
+        after = replace(monitor, edited_visits=monitor.edited_visits + 1 if edits else 0)
+        if not edits or (2 * edits < len(stored) and after.edited_visits < MAX_EDITED_VISITS):
+            return after
+        parse = cast("Any", self.session.crawler.spider).parse_feed
+        second = await change_detection.second_request(self.session, item, parse)
+        if second is not None:
+            item.posts, random = without_random(item.posts, second.posts, stored)
+            if random:
+                logger.info(
+                    "%s: edits of %s not stored, because the text differs between two requests "
+                    "in a row", item.target.url, count(random, "post"),
+                )  # fmt: skip
+        return after
+
+
+def without_random(
+    first: Sequence[Post], second: Sequence[Post], stored: Mapping[str, KnownPost]
+) -> tuple[tuple[Post, ...], int]:
+    """Return the posts of a document, with those that are random unchanged, and their number.
+
+    second: posts of a second request
+    stored: known posts by id
+
+    A new title that both documents have is an edit, whatever else is random.
+    """
+    again = {post.id: post for post in second}
+    posts, random = [], 0
+    for post in first:
+        known, other = stored.get(post.id), again.get(post.id)
+        is_random = (
+            known is not None
+            and known.content_hash not in ("", post.content_hash)
+            and other is not None
+            and other.content_hash != post.content_hash
+        )
+        if is_random and known is not None and other is not None:
+            title = post.content.get("title")
+            is_edit = title == other.content.get("title") and title != known.title
+            if not is_edit:
+                posts.append(replace(post, content_hash=known.content_hash))
+                random += 1
+                continue
+        posts.append(post)
+    return tuple(posts), random
 
 
 def decide(

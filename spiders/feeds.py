@@ -175,7 +175,8 @@ class FeedsSpider(WrapperSpider):
         from crawler.feeds.parser import read
 
         fetched.follow = self.follow
-        reading = partial(read, body, url, kind, fetched.at, zone=self._zone_of(fetched.target.url))
+        zone, ignore = self._zone_of(fetched.target.url), self.wrapper.ignore
+        reading = partial(read, body, url, kind, fetched.at, zone=zone, ignore=ignore)
         try:
             if len(body) >= BIG_BYTES:
                 fetched.document = await self.sandbox.run(reading)

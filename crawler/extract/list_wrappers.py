@@ -101,7 +101,8 @@ class FeedsWrapper(Wrapper):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        if given := [key for key in SITE_KEYS if key in self.model_fields_set]:
+        keys = (key for key in SITE_KEYS if key != "ignore")
+        if given := [key for key in keys if key in self.model_fields_set]:
             raise ValueError(f"{given[0]!r} is not allowed in a list of feeds")
         return self
 
@@ -114,5 +115,5 @@ class FeedsWrapper(Wrapper):
         return Match(Kind.ITEM)
 
     def selector_digest(self, kind: Kind) -> str:
-        """Return the digest of the version of the feed parser: feeds have no selectors."""
-        return POST_DIGEST
+        """Return the digest of the version of the feed parser, and of what it leaves out."""
+        return digest_of([POST_DIGEST, *self.ignore]) if self.ignore else POST_DIGEST

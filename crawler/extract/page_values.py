@@ -19,7 +19,7 @@ from typing import Any
 
 from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
-from scrapy.http import TextResponse
+from scrapy.http import HtmlResponse, TextResponse
 
 from crawler.extract.fields import read_price, squeeze, value_text
 from crawler.extract.main_text import (
@@ -121,6 +121,14 @@ def without_elements(page: TextResponse, selectors: Sequence[str]) -> TextRespon
         with suppress(CannotDropElementWithoutParent):
             element.drop()
     return page.replace(body=(copy.selector.get() or "").encode(), encoding="utf-8")
+
+
+def markup_without(markup: str, selectors: Sequence[str]) -> str:
+    """Return a piece of HTML without the elements that CSS selectors match."""
+    if not selectors or "<" not in markup:
+        return markup
+    piece = HtmlResponse("", body=f"<body>{markup}</body>".encode(), encoding="utf-8")
+    return without_elements(piece, selectors).text
 
 
 def page_values(response: TextResponse) -> dict[str, Any]:

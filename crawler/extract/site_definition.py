@@ -140,7 +140,7 @@ class Wrapper(BaseModel):
     ignore: Selectors = Key(
         (),
         description="CSS selectors of elements that main text, title and other values of pages "
-        "without fields leave out",
+        "without fields leave out, and the texts of feed posts",
     )
     duplicates: bool | Names = Key(
         True,

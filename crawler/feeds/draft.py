@@ -26,6 +26,10 @@ MAX_NAME_CHARACTERS = 200
 MAX_GUID_CHARACTERS = 2000
 MAX_URL_CHARACTERS = 4000
 MAX_NAMES = 100
+# Links of posts that are no pages: torrents, and capsules and holes of smaller protocols.
+OTHER_SCHEMES = (
+    "magnet:?", "gemini://", "gopher://", "spartan://", "ftp://", "ftps://", "ipfs://", "ed2k://",
+)  # fmt: skip
 # Browsers remove these characters from URLs.
 BREAKS = str.maketrans("", "", "\t\r\n")
 MINUTES = 60.0
@@ -90,7 +94,7 @@ class Draft:
     """A post as it appears in its document.
 
     guid:   guid with collapsed white space; empty if there is none
-    link:   absolute URL, or None
+    link:   absolute URL, in a few cases of another scheme than http(s), or None
     stated: date in the document, in UTC, or without a time zone if it has no UTC offset; not
             checked yet
     """
@@ -142,6 +146,15 @@ def absolute(link: object, base: str) -> str | None:
         return None
     url = joined(base, line(link.translate(BREAKS), MAX_URL_CHARACTERS))
     return url if is_http(url) and len(url) <= MAX_URL_CHARACTERS else None
+
+
+def address(link: object, base: str) -> str | None:
+    """Return the link of a post as an absolute URL, also one that only other programs open."""
+    is_other = isinstance(link, str) and link.strip().lower().startswith(OTHER_SCHEMES)
+    if not is_other:
+        return absolute(link, base)
+    url = line(str(link).translate(BREAKS), MAX_URL_CHARACTERS + 1)
+    return url if len(url) <= MAX_URL_CHARACTERS else None
 
 
 def unique(names: list[str], max_characters: int = MAX_NAME_CHARACTERS) -> list[str]:

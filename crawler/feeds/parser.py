@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from urllib.parse import urldefrag
 from zoneinfo import ZoneInfo
 
+from crawler.extract.page_values import markup_without
 from crawler.extract.plain_text import line, lines, plain
 from crawler.feeds.draft import (
     MAX_GUID_CHARACTERS,
@@ -27,6 +28,7 @@ from crawler.feeds.draft import (
     Row,
     Source,
     absolute,
+    address,
     announced,
     fabricated,
     in_zone,
@@ -70,6 +72,7 @@ def read(
     now: datetime,
     max_entries: int = MAX_ENTRIES,
     zone: ZoneInfo | None = None,
+    ignore: Sequence[str] = (),
 ) -> FeedDocument:
     """Parse a feed document. Raises NoFeed for anything else, with a description of the document.
 
@@ -78,6 +81,7 @@ def read(
     now:          aware time of the fetch; dates in the future are not used yet
     max_entries:  further entries are left out and reported as a problem
     zone:         time zone of dates without one; None: unknown, see `offset_of`
+    ignore:       CSS selectors of elements that the texts of posts leave out
     """
     if len(body) > MAX_BYTES:
         raise NoFeed(f"larger than {MAX_BYTES // 1024**2} MB")
@@ -92,9 +96,9 @@ def read(
         raise NoFeed("binary data")
     dates = DateReader()
     if start.startswith(("{", "[")):
-        source = json_source(start, url, dates, max_entries)
+        source = json_source(start, url, dates, max_entries, ignore)
     else:
-        source = xml_source(text, url, dates, max_entries)
+        source = xml_source(text, url, dates, max_entries, ignore)
     local = [d.stated for d in source.drafts if d.stated and d.stated.tzinfo is None]
     offset_hours = offset_of(local, now) if zone is None else 0.0
     assumed = zone or timezone(timedelta(hours=offset_hours))
@@ -139,7 +143,9 @@ MARK = "jsonfeed.org/version/"
 VERSIONS = {"1": "json1", "1.1": "json11"}
 
 
-def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
+def json_source(
+    text: str, url: str, dates: DateReader, max_entries: int, ignore: Sequence[str] = ()
+) -> Source:
     """Parse a JSON Feed. Raises NoFeed if the document is something else.
 
     url:         URL to resolve relative links
@@ -174,13 +180,13 @@ def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sou
         raise NoFeed("JSON, but not a JSON Feed")
     if len(items) > max_entries:
         source.problems.append(f"more than {max_entries:,} entries: the rest is left out")
-    source.drafts = [_draft_of_item(item, url, dates) for item in items[:max_entries]]
+    source.drafts = [_draft_of_item(item, url, dates, ignore) for item in items[:max_entries]]
     return source
 
 
-def _draft_of_item(item: Row, url: str, dates: DateReader) -> Draft:
+def _draft_of_item(item: Row, url: str, dates: DateReader, ignore: Sequence[str]) -> Draft:
     tags = item.get("tags")
-    files = [absolute(string_in(file, "url"), url) or "" for file in rows_in(item, "attachments")]
+    files = [address(string_in(file, "url"), url) or "" for file in rows_in(item, "attachments")]
     guid = item.get("id")
     # Version 1 allows numbers as ids.
     if isinstance(guid, int | float) and not isinstance(guid, bool):
@@ -190,12 +196,11 @@ def _draft_of_item(item: Row, url: str, dates: DateReader) -> Draft:
     authors = rows_in(item, "authors") or ([single] if isinstance(single, dict) else [])
     return Draft(
         guid=line(guid if isinstance(guid, str) else "", MAX_GUID_CHARACTERS),
-        link=absolute(string_in(item, "url"), url)
-        or absolute(string_in(item, "external_url"), url),
+        link=address(string_in(item, "url"), url) or address(string_in(item, "external_url"), url),
         stated=dates.read(_text_of(item, "date_published"))
         or dates.read(_text_of(item, "date_modified")),
         title=line(string_in(item, "title"), MAX_TITLE_CHARACTERS),
-        text=plain(string_in(item, "content_html"))
+        text=plain(markup_without(string_in(item, "content_html"), ignore))
         or lines(string_in(item, "content_text"))
         or lines(string_in(item, "summary")),
         author=line(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import xml.sax
 import xml.sax.handler
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -23,6 +23,7 @@ from xml.sax.xmlreader import AttributesNSImpl
 from feedparser.api import LooseFeedParser, StrictFeedParser
 from feedparser.mixin import _FeedParserMixin
 
+from crawler.extract.page_values import markup_without
 from crawler.extract.plain_text import FORBIDDEN, line, lines, plain
 from crawler.feeds.draft import (
     MAX_GUID_CHARACTERS,
@@ -33,6 +34,7 @@ from crawler.feeds.draft import (
     Row,
     Source,
     absolute,
+    address,
     bounds,
     rows_in,
     string_in,
@@ -212,7 +214,9 @@ def _parsed(handler: Bounded, *, exceeded: str | None = None, cut: bool = False)
     return Parsed(handler.version, handler.feeddata, entries, *skips, exceeded=exceeded, cut=cut)
 
 
-def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
+def xml_source(
+    text: str, url: str, dates: DateReader, max_entries: int, ignore: Sequence[str] = ()
+) -> Source:
     """Parse an XML feed. Raises NoFeed with a description if the document is something else.
 
     url:         URL to resolve relative links
@@ -238,7 +242,7 @@ def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sour
             start.root, f"an XML document with root <{start.root[:SHOWN_CHARACTERS]}>"
         )
         raise NoFeed(f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other)
-    source = _source_of(parsed, url, dates)
+    source = _source_of(parsed, url, dates, ignore)
     source.format = version or "unknown"
     forbidden = len(text) - len(clean)
     malformed = [
@@ -258,7 +262,7 @@ def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sour
     return source
 
 
-def _source_of(parsed: Parsed, url: str, dates: DateReader) -> Source:
+def _source_of(parsed: Parsed, url: str, dates: DateReader, ignore: Sequence[str]) -> Source:
     feed = parsed.feed
     links = _links(feed)
     hubs = [link["href"] for link in links if "hub" in link["rel"].split()]
@@ -277,13 +281,15 @@ def _source_of(parsed: Parsed, url: str, dates: DateReader) -> Source:
         hubs=tuple(filter(None, dict.fromkeys(absolute(hub, url) for hub in hubs))),
         topic=next(filter(None, (absolute(topic, url) for topic in topics)), None),
         built=_date(feed, dates, ("updated", "published")),
-        drafts=[_draft_of_entry(entry, url, dates) for entry in parsed.entries],
+        drafts=[_draft_of_entry(entry, url, dates, ignore) for entry in parsed.entries],
     )
 
 
-def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
+def _draft_of_entry(entry: Row, url: str, dates: DateReader, ignore: Sequence[str]) -> Draft:
     links = _links(entry)
     enclosures = [link["href"] for link in links if link["rel"] == "enclosure"]
+    # Media RSS: also those in a media:group.
+    enclosures += [string_in(media, "url") for media in rows_in(entry, "media_content")]
     # Prefer the publisher's URL to FeedBurner's. Use a guid as link only if it looks like a URL:
     # many guids claim to be permalinks but are numbers.
     link = absolute(string_in(entry, "feedburner_origlink"), url) or _alternate(links, url)
@@ -303,8 +309,8 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
     ]
     # The longest non-empty content, else the best summary.
     contents.sort(key=lambda row: -len(string_in(row, "value")))
-    texts = (_text(string_in(row, "value"), string_in(row, "type")) for row in contents)
-    summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
+    texts = (_text(string_in(row, "value"), string_in(row, "type"), ignore) for row in contents)
+    summaries = (_text(dict.get(entry, name), _type(entry, name), ignore) for name in SUMMARIES)
     titles = (_text(dict.get(entry, name), _type(entry, name)) for name in TITLES)
     return Draft(
         guid=line(guid, MAX_GUID_CHARACTERS),
@@ -316,20 +322,24 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
         tags=unique(
             [string_in(tag, "term") or string_in(tag, "label") for tag in rows_in(entry, "tags")]
         ),
-        enclosures=unique([absolute(link, url) or "" for link in enclosures], MAX_URL_CHARACTERS),
+        enclosures=unique([address(link, url) or "" for link in enclosures], MAX_URL_CHARACTERS),
     )
 
 
 def _alternate(links: list[dict[str, str]], url: str) -> str | None:
     pages = [link for link in links if link["rel"] == "alternate"]
     pages.sort(key=lambda link: link["type"] not in HTML_TYPES)
-    return next(filter(None, (absolute(link["href"], url) for link in pages)), None)
+    return next(filter(None, (address(link["href"], url) for link in pages)), None)
 
 
-def _text(value: object, kind: str) -> str:
+def _text(value: object, kind: str, ignore: Sequence[str] = ()) -> str:
     if not isinstance(value, str):
         return ""
-    return plain(value) if kind in HTML_TYPES or kind.endswith("xml") else lines(value)
+    return (
+        plain(markup_without(value, ignore))
+        if kind in HTML_TYPES or kind.endswith("xml")
+        else lines(value)
+    )
 
 
 def _type(row: Row, name: str) -> str:

@@ -49,7 +49,7 @@ from crawler.storage.targets import (
     new_document,
 )
 from crawler.utils.time import HOUR_MILLISECONDS
-from crawler.utils.urls import canonical, item_key
+from crawler.utils.urls import canonical, is_http, item_key
 from schedules.history import CHANGE
 
 BATCH = 1000
@@ -74,7 +74,7 @@ MIN_TITLES, MAX_TITLES = 50, 1000
 # Fields of a monitor that a document has under the same names.
 COUNTED = (
     "feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest", "false_dates",
-    "utc_offset_hours",
+    "edited_visits", "utc_offset_hours",
 )  # fmt: skip
 
 
@@ -320,7 +320,9 @@ async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[
     for batch in in_batches(ids, BATCH):
         query = {"spider": target.spider, "feed": target.url, "guid": {"$in": batch}}
         for post in await _load_posts(db, target, query):
-            posts[post["guid"]] = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
+            posts[post["guid"]] = KnownPost(
+                post["_id"], post["content_hash"], post["first_seen"], title=post.get("title")
+            )
     return posts
 
 
@@ -358,7 +360,11 @@ async def posts_by_link(
             has_date = post.published is not None and row.get("published") == post.published
             if has_date or row.get("title") == post.content.get("title"):
                 stored[post.id] = KnownPost(
-                    row["_id"], row["content_hash"], row["first_seen"], row["guid"]
+                    row["_id"],
+                    row["content_hash"],
+                    row["first_seen"],
+                    row["guid"],
+                    row.get("title"),
                 )
     return stored
 
@@ -397,7 +403,9 @@ async def posts_by_title(
         is_same &= _without_query(row.get("url")) == _without_query(post.url)
         # A link that differs only in its parameters, such as a session id, is not an edit.
         content_hash = post.content_hash if is_same else row["content_hash"]
-        stored[post.id] = KnownPost(row["_id"], content_hash, row["first_seen"], row["guid"])
+        stored[post.id] = KnownPost(
+            row["_id"], content_hash, row["first_seen"], row["guid"], row.get("title")
+        )
     return stored
 
 
@@ -443,7 +451,8 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
     if visit.collected is None or not visit.fetched.follow:
         return 0
     target, at = visit.fetched.target, visit.fetched.at
-    links = [(canonical(post.url), key) for key, post in visit.collected.posts if post.url]
+    linked = [(post.url, key) for key, post in visit.collected.posts]
+    links = [(canonical(url), key) for url, key in linked if url and is_http(url)]
     pages = {url: key for url, key in links if url != target.url}
     new = [
         new_document(target.spider, url, Kind.ITEM, due, at, target.categories) | {"post": key}

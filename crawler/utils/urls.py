@@ -95,7 +95,7 @@ def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
     Returns None if the URL does not identify a single page: it is missing, invalid, not http(s),
     or the home page of a site.
     """
-    if not url:
+    if not url or not url[:5].lower().startswith("http"):
         return None
     if not is_canonical or "?" in url or ";" in url:
         try:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 RUN = "from importlinter.cli import lint_imports_command as run; run()"
 LAYERED = ("crawler", "spiders", "pipelines", "schedules")
-MAX_LINES, MAX_TOP_LEVEL_MODULES, MAX_PACKAGES = 700, 8, 15
+MAX_LINES, MAX_TOP_LEVEL_MODULES, MAX_PACKAGES = 700, 7, 16
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -307,3 +307,32 @@ def test_fields_of_wrong_types_are_ignored() -> None:
     wrong = {"id": [1], "url": 5, "title": {}, "tags": "sea", "authors": [1], "attachments": {}}
     entry = only(json_feed({**wrong, "content_text": "Said", "author": "Ada"}))
     assert (entry.url, entry.content) == (None, {"main_text": "Said"})
+
+
+def test_media_rss_files_are_enclosures() -> None:
+    entry = only(rss(item(
+        '<media:content url="/img/1.jpg" medium="image"/><media:group>'
+        '<media:content url="https://a.example/1.mp4"/></media:group>'
+        '<media:thumbnail url="https://a.example/1t.jpg"/>'
+        '<enclosure url="https://a.example/1.mp3" type="audio/mpeg"/>'
+    )))  # fmt: skip
+    files = ["1.mp3", "img/1.jpg", "1.mp4"]
+    assert entry.content["enclosures"] == [f"https://a.example/{file}" for file in files]
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["magnet:?xt=urn:btih:0123456789abcdef&dn=a", "gemini://capsule.example/log/1.gmi",
+     "gopher://hole.example/0/1", "ftp://files.example/1.zip"],
+)  # fmt: skip
+def test_links_that_other_programs_open_are_kept(link: str) -> None:
+    written = link.replace("&", "&amp;")
+    assert only(rss(f"<item><title>A</title><link>{written}</link></item>")).url == link
+    linked = f'<entry><id>x</id><title>A</title><link href="{written}"/></entry>'
+    assert only(atom(linked)).url == link
+    assert only(json_feed({"id": "1", "url": link, "content_text": "a"})).url == link
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd"])
+def test_links_that_no_reader_should_open_are_dropped(link: str) -> None:
+    assert only(rss(f"<item><title>A</title><link>{link}</link></item>")).url is None

@@ -26,6 +26,7 @@ from crawler.planning.report_types import (
 from crawler.storage import alarms, feeds, histories, paging, plans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import keys_of_texts
+from crawler.storage.dedup import signatures
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.storage.websub import is_active, is_proven
@@ -161,9 +162,18 @@ async def explain_target(
     waiting = await plans.count_over_cap(db, name)
     feed = await feeds.of_key(db, target["_id"]) if target["kind"] == Kind.FEED else None
     report = explained(gathered, target, plan, site, waiting, now, feed)
+    report["not_compared"] = await _why_not_compared(db, config, target)
     texts = await alarms.texts_of(db, name, target["url"])
     report["reasons"] = [*(f"Open alarm: {text}." for text in texts), *report["reasons"]]
     return report
+
+
+async def _why_not_compared(db: Database, config: Config, target: Document) -> str | None:
+    if target["kind"] != Kind.ITEM:
+        return None
+    if config.duplicates == "off":
+        return "FRESHET_DUPLICATES is off"
+    return await signatures.why_not_compared(db, target.get("post") or target["_id"])
 
 
 def explained(
@@ -175,7 +185,7 @@ def explained(
     now: datetime,
     feed: Document | None = None,
 ) -> Explanation:
-    """Return the state and the plan of a target, with reasons.
+    """Return the state and the plan of a target, with reasons; `not_compared` is not known here.
 
     gathered: targets of its spider and those planned with it; None if there are none
     whole:    plan that the target follows; None if it is no longer stored
@@ -215,6 +225,7 @@ def explained(
         "planned_at": (whole or {}).get("at"),
         "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
         "reasons": reasons(Facts(target, site, whole, value, waiting, *limits, now, feed)),
+        "not_compared": None,
         "next_visit": target["next_visit"],
         "ahead": upcoming(schedule, site.zone, now, *ahead) if planned else [],
     }

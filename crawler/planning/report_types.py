@@ -165,6 +165,8 @@ class Explanation(TypedDict):
     """Numbers of visits."""
     reasons: list[str]
     """Sentences that explain when and why the target is visited."""
+    not_compared: str | None
+    """Why an item is not compared with others to find near-duplicates; null if it is."""
     next_visit: datetime
     """Time from which the target is due."""
     ahead: list[datetime]

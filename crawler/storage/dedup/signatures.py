@@ -413,6 +413,14 @@ def compared_text(post: Document) -> str:
     return posts.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
+async def why_not_compared(db: Database, key: str) -> str | None:
+    """Return why a post is not compared with others; None if it is, or is not stored."""
+    if (post := await db.posts.find_one({"_id": key}, POST_FIELDS)) is None:
+        return None
+    title, fields = _content(post)
+    return posts.why_not_compared(title, post.get("text"), fields, post.get("compare"))
+
+
 def compared(post: Document, scheme: Scheme) -> tuple[Sketch | None, Sourced | None]:
     """Return the sketch and the text of a post, as `crawler.dedup.posts` does."""
     title, fields = _content(post)

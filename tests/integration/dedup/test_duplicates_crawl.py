@@ -199,13 +199,39 @@ def test_posts_without_text_are_compared_by_title(
 def test_short_records_are_duplicates_only_if_equal(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    names = {"a": "It", "b": "Us", "c": "It"}
+    tea, bread = "A Short History of Tea", "A Short History of Bread"
+    names = {"a": tea, "b": bread, "c": tea}
     for name, title in names.items():
         pages.file(f"item-{name}.html", f"<h1>{title}</h1><p>In stock (22 available)</p>")
     fields = {"title": "h1", "stock": "p"}
     freshet.crawl(site(freshet, pages, *names, fields=fields))
     assert database.posts.count_documents({"original": True}) == 2
-    assert database.posts.count_documents({"title": "Us", "original": True}) == 1
+    assert database.posts.count_documents({"title": bread, "original": True}) == 1
+
+
+def test_products_with_the_same_price_and_stock_are_not_duplicates(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    """Neither within a site nor across sites, whether all fields are compared or chosen ones."""
+    names = "abc"
+    for name in names:
+        pages.file(
+            f"item-{name}.html",
+            f"<h1>Kettle {name}</h1><p class=p>49.90 €</p><p class=s>In stock (9 available)</p>"
+            "<p class=d>2026-03-01</p><p class=n>12</p>",
+        )
+    price, number = {"css": ".p", "type": "price"}, {"css": ".n", "type": "number"}
+    fields = {"price": price, "stock": ".s", "size": number, "since": {"css": ".d", "type": "date"}}
+    for spider, keys in (
+        ("one", {"fields": fields}),
+        ("two", {"fields": {"price": ".p", "stock": ".s"}}),
+        ("three", {"fields": fields | {"title": "h1"}, "duplicates": ["price", "stock"]}),
+    ):
+        freshet.crawl(site(freshet, pages, *names, spider=spider, **keys))
+    assert database.posts.count_documents({"original": True}) == 9
+    done = freshet("explain", f"{pages.url}/item-a.html", "--spider", "one", "--json")
+    reason = json.loads(done.out)["not_compared"]
+    assert reason.startswith("it has too few words to compare, 0 of 5.")
 
 
 WIDGET = """<div class="card card-body shadow-sm" data-widget="product-description-panel-v2"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from crawler.dedup.posts import INVISIBLE, LINKS
+from crawler.dedup.posts import LINKS
 from crawler.utils.terminal import printable
-from crawler.utils.text import MAX_CHARACTERS, normalized
+from crawler.utils.text import INVISIBLE, MAX_CHARACTERS, normalized
 
 # Scripts without spaces between words, as a character class; without their digits and punctuation.
 UNSPACED = (

@@ -12,7 +12,7 @@ from typing import Any
 from crawler.extract.noise import without_noise
 from crawler.extract.plain_text import Markup
 from crawler.items import Entry, Fetched, Kind, Noise, Outcome, Post
-from crawler.utils.text import normalized, storable_name, with_storable_names
+from crawler.utils.text import normalized, seen, storable_name, with_storable_names
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,11 @@ def comparable(content: dict[str, Any], noise: Noise | None = None) -> dict[str,
 
 
 def _without_counters(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of an item or a post as it is compared: its main text without counters."""
+    """Return the content of an item or a post as it is compared: its main text without counters.
+
+    Invisible characters are not compared either.
+    """
+    content = {name: seen(value) for name, value in content.items()}
     text, details = content.get("main_text"), content.get("details")
     if isinstance(text, str):
         content = content | {"main_text": without_unstable(text)}

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from crawler.utils.text import MAX_CHARACTERS, normalized
+from crawler.utils.text import INVISIBLE, MAX_CHARACTERS, normalized
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
@@ -176,12 +176,6 @@ IDEOGRAPH = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 WORD = re.compile(rf"{IDEOGRAPH}{{2}}|[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 LINKS = ("http://", "https://", "//", "data:")
-# Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
-# variation selectors (the same emoji in color or not), tags.
-INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
-)
 # The most frequent replacements of NFKC: Chinese punctuation, typographic marks. Normalizing takes
 # ten times as long as everything else, and after these replacements few texts need it.
 FREQUENT = {

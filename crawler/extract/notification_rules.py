@@ -34,6 +34,7 @@ from crawler.errors import ConfigError, first_problem
 from crawler.extract.fields import read_number
 from crawler.extract.keys import Names, Patterns, as_tuple
 from crawler.items import Event, Wanted
+from crawler.utils.edits import differs
 from crawler.utils.regex import compiled
 
 # Stands for all values of an item together.
@@ -121,7 +122,7 @@ class Condition:
             equal = Condition(self.field, "=", self.text, self.number)
             return equal._compares(new) and not equal._compares(old)
         if self.test == "changes":
-            return before is not None and after is not None and old != new
+            return before is not None and after is not None and differs(old, new)
         if self.test.startswith(("falls", "rises")):
             return self._moves(old, new)
         return self._contains(before, after, old, new)

@@ -29,6 +29,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
+from crawler.utils.edits import edits
 from crawler.utils.text import count, is_price, price
 from crawler.utils.time import iso
 from crawler.utils.urls import target_id
@@ -42,7 +43,7 @@ MAX_TEXT_CHARACTERS = 50_000
 MAX_TITLE_CHARACTERS = 200
 # Maximum number of events that a message lists; the others are only counted.
 MAX_EVENTS = 50
-MAX_FIELDS, MAX_SHOWN_POSTS = 20, 20
+MAX_FIELDS, MAX_SHOWN_POSTS, MAX_EDITS = 20, 20, 20
 MAX_VALUE_CHARACTERS = 500
 # Limits of one rendering: iterations of all loops, processor time, items or characters of a filter.
 MAX_STEPS = 10_000
@@ -66,7 +67,8 @@ SINGLE = """\
 {% endif %}{{ change.name }}: \
 {% if change.before is not none %}{{ change.before }} → {% endif %}\
 {% if change.after is not none %}{{ change.after }}{% else %}(removed){% endif %}
-{% endfor %}
+{% endfor %}{% if event.more_changes %}and {{ event.more_changes }} more
+{% endif %}
 {{ event.site }}, {{ event.at|local }}
 {% if event.link %}{{ event.link }}
 {% endif %}"""
@@ -77,14 +79,18 @@ MANY = """\
 {% for change in event.changes %}  {{ change.name }}: \
 {% if change.before is not none %}{{ change.before|truncate(80) }} → {% endif %}\
 {% if change.after is not none %}{{ change.after|truncate(80) }}{% else %}(removed){% endif %}
-{% endfor %}{% if event.reason %}  {{ event.reason }}
+{% endfor %}{% if event.more_changes %}  and {{ event.more_changes }} more
+{% endif %}{% if event.reason %}  {{ event.reason }}
 {% endif %}{% endfor %}{% if more %}and {{ more }} more
 {% endif %}"""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field whose value changed, as text. before, after: None if the field was missing."""
+    """A place where a field changed, as text. before, after: None if there was nothing.
+
+    Long texts begin shortly before what changed, so that a shorter text shows it, too.
+    """
 
     name: str
     before: str | None
@@ -97,7 +103,8 @@ class EventView:
 
     event:      its name, such as `changed`
     at:         time of the visit
-    changes:    the fields that changed, at most MAX_FIELDS
+    changes:    the places that changed, at most MAX_EDITS
+    more_changes: number of further places
     values:     the values of the page as texts, by field, at most MAX_FIELDS
     reason:     condition or error that caused the event; empty: none
     link:       URL of the page or site in the web app; None without FRESHET_WEB_URL
@@ -113,6 +120,7 @@ class EventView:
     values: Mapping[str, str] | None = None
     reason: str = ""
     link: str | None = None
+    more_changes: int = 0
 
     def with_contents(
         self, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
@@ -121,14 +129,12 @@ class EventView:
 
         before, after: contents of the page; None: there is none
         """
-        old, new = before or {}, after or {}
-        names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        changes = (
-            Change(name, _text(old.get(name)), _text(new.get(name))) for name in names[:MAX_FIELDS]
-        )
+        found, more = edits(before, after, MAX_EDITS, MAX_VALUE_CHARACTERS)
+        new = after or {}
         present = ((name, _text(value)) for name, value in islice(new.items(), MAX_FIELDS))
         values = {name: text for name, text in present if text is not None}
-        return replace(self, changes=tuple(changes), values=values)
+        changes = tuple(Change(*edit) for edit in found)
+        return replace(self, changes=changes, more_changes=more, values=values)
 
     def as_data(self) -> dict[str, Any]:
         """Return the event for JSON; times in ISO format, in UTC."""
@@ -259,6 +265,10 @@ def view_of(document: Document) -> EventView:
         categories=tuple(data.get("categories", ())),
         reason="; ".join(filter(None, reasons)),
     ).with_contents(data.get("before"), data.get("after"))
+    if "edits" in data:
+        # From the whole contents, of which the document has only the beginning.
+        changes = tuple(Change(**edit) for edit in data["edits"])
+        view = replace(view, changes=changes, more_changes=data["more_edits"])
     if not posts:
         return view
     shown = (" ".join(filter(None, (post["title"], post["url"]))) for post in posts)
@@ -296,7 +306,33 @@ def joined(documents: Sequence[Document]) -> EventView:
         shared = stored[0].keys() & stored[1].keys()
         before = before and {name: value for name, value in before.items() if name in shared}
         after = after and {name: value for name, value in after.items() if name in shared}
-    return view_of(documents[-1] | {"data": data | {"before": before, "after": after}})
+    data |= {"before": before, "after": after}
+    data |= _joined_edits(events, before, after)
+    return view_of(documents[-1] | {"data": data})
+
+
+def _joined_edits(
+    events: Sequence[Document], before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> Document:
+    """Return the edits from the first of some events of a page to the last.
+
+    before, after: contents before the first and after the last event. Of texts that are cut there,
+                   the edits of all events are shown.
+    """
+    cut = {n for content in (before, after) for n, v in (content or {}).items() if _is_cut(v)}
+    old, new = (
+        None if content is None else {n: v for n, v in content.items() if n not in cut}
+        for content in (before, after)
+    )
+    found, more = edits(old, new, MAX_EDITS, MAX_VALUE_CHARACTERS)
+    of_cut = [edit for event in events for edit in event.get("edits", ()) if edit["name"] in cut]
+    listed = [*(edit._asdict() for edit in found), *of_cut]
+    more += sum(event.get("more_edits", 0) for event in events) if cut else 0
+    return {"edits": listed[:MAX_EDITS], "more_edits": more + max(0, len(listed) - MAX_EDITS)}
+
+
+def _is_cut(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS
 
 
 def rendered(

@@ -28,16 +28,15 @@ from crawler.extract.notification_rules import (
 )
 from crawler.items import SEEN, Event, Outcome
 from crawler.notify.channels import Channel, first_due, valid_channels
-from crawler.notify.messages import MAX_FIELDS, MAX_SHOWN_POSTS
+from crawler.notify.messages import MAX_EDITS, MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
+from crawler.utils.edits import differs, edits
 from crawler.utils.text import count, is_price, listed
 
 # Characters of a value that a message shows.
 MAX_CHARACTERS = 500
-# Characters before the first difference of two long texts.
-CONTEXT_CHARACTERS = 80
 # Maximum number of posts of a visit to which conditions are applied.
 MAX_POSTS = 500
 ELLIPSIS = "…"
@@ -279,39 +278,24 @@ def _events_in(row: Document) -> list[Event]:
 def data_of(before: Content | None, after: Content | None) -> Document:
     """Return the data of two contents that a message stores, limited in size.
 
-    The data are `title`, and `before` and `after` with the same fields, changed fields first. Long
-    texts are cut around their first difference.
+    The data are `title`, `before` and `after` with the same fields, changed fields first, and
+    `edits`, the places that differ, with the number of those left out in `more_edits`.
     """
     old, new = before or {}, after or {}
-    names = sorted({**new, **old}, key=lambda name: old.get(name) == new.get(name))[:MAX_FIELDS]
-    pairs = {name: _cut(old.get(name), new.get(name)) for name in names}
+    names = sorted({**new, **old}, key=lambda name: not differs(old.get(name), new.get(name)))
+    names = names[:MAX_FIELDS]
     title = new.get("title") or old.get("title")
+    found, more = edits(before, after, MAX_EDITS, MAX_CHARACTERS)
     return {
         "title": _short(title) if isinstance(title, str) else None,
-        "before": None if before is None else {n: pairs[n][0] for n in names if n in old},
-        "after": None if after is None else {n: pairs[n][1] for n in names if n in new},
+        "before": None if before is None else {n: _short(old[n]) for n in names if n in old},
+        "after": None if after is None else {n: _short(new[n]) for n in names if n in new},
+        "edits": [edit._asdict() for edit in found],
+        "more_edits": more,
     }
 
 
-def _cut(old: Any, new: Any) -> tuple[Any, Any]:
-    if isinstance(old, str) and isinstance(new, str) and old != new:
-        begin = max(0, _common_characters(old, new) - CONTEXT_CHARACTERS)
-        if begin + CONTEXT_CHARACTERS < MAX_CHARACTERS:
-            begin = 0
-        return _short(old, begin), _short(new, begin)
-    return _short(old), _short(new)
-
-
-def _common_characters(old: str, new: str) -> int:
-    # Binary search, which compares slices, because a page may have megabytes.
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if old[low:middle] == new[low:middle] else (low, middle - 1)
-    return low
-
-
-def _short(value: Any, begin: int = 0) -> Any:
+def _short(value: Any) -> Any:
     """Return a value limited in size: numbers, times and prices unchanged, texts cut."""
     if value is None or isinstance(value, bool | int | float | datetime):
         return value
@@ -320,8 +304,7 @@ def _short(value: Any, begin: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [str(_short(each))[:MAX_CHARACTERS] for each in value[:MAX_FIELDS]]
     text = value if isinstance(value, str) else str(value)
-    start, end = ELLIPSIS if begin else "", begin + MAX_CHARACTERS
-    return f"{start}{text[begin:end]}{ELLIPSIS if len(text) > end else ''}"
+    return f"{text[:MAX_CHARACTERS]}{ELLIPSIS if len(text) > MAX_CHARACTERS else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from crawler.items import Outcome
 from crawler.storage import change_events, visits
 from crawler.storage.client import Database, Document
+from crawler.utils.edits import differs
 from crawler.utils.terminal import printable
 from crawler.utils.text import count, is_price, price
 
@@ -123,7 +124,7 @@ def summary_of(
         return _short(next(filter(None, map(_text, after.values())), ""))
     if before is None or after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    names = [name for name in {**before, **after} if differs(before.get(name), after.get(name))]
     parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
     summary = "; ".join(parts)
     if (more := len(names) - MAX_FIELDS) > 0:

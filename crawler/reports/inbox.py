@@ -305,12 +305,17 @@ async def read_feed(db: Database, reader: Reader, limit: int, until: datetime) -
 
 
 async def count_unread(db: Database, reader: Reader, site: str = "") -> int:
-    """Return the number of events after the reader's time, at most MAX_COUNTED.
-
-    Events that are read or muted one by one are included.
-    """
+    """Return the number of unread events that are not muted, of the newest MAX_COUNTED."""
     times = [at for at in (reader.read_until, reader.sites.get(site)) if at is not None]
-    return await change_events.count(db, max(times, default=None), MAX_COUNTED, spider=site or None)
+    since = max(times, default=None)
+    if not (reader.sites or reader.ranges or reader.pages or reader.mutes):
+        return await change_events.count(db, since, MAX_COUNTED, spider=site or None)
+    mutes = [compiled(pattern) for pattern in reader.mutes]
+    unread = 0
+    async for name, url, at in change_events.places(db, since, MAX_COUNTED, site or None):
+        is_muted = any(pattern.search(url) for pattern in mutes)
+        unread += not (is_muted or reader.has_read(name, url, at))
+    return unread
 
 
 class _Scan:

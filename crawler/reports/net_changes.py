@@ -36,7 +36,8 @@ from crawler.storage.change_events import NEVER_SEEN, PageState
 from crawler.storage.client import Database, Document
 from crawler.storage.readers import Reader
 from crawler.utils.diff import Matcher
-from crawler.utils.text import MAX_CHARACTERS
+from crawler.utils.edits import Edit, differs, edits, shown
+from crawler.utils.text import MAX_CHARACTERS, seen_text
 from crawler.utils.urls import common_start
 
 ChangeKind = Literal["new", "changed", "gone", "back"]
@@ -81,9 +82,10 @@ def difference_of(before: Document, after: Document) -> Difference:
     added: list[str] = []
     edits: list[tuple[str, list[str], list[str]]] = []
     for name in {**before, **after}:
-        old, new = text_of(before.get(name)), text_of(after.get(name))
+        old, new = (seen_text(shown(content.get(name))) for content in (before, after))
         if old == new:
             continue
+        old, new = old[:MAX_CHARACTERS], new[:MAX_CHARACTERS]
         fields.append(name)
         was, now = Counter(old.splitlines()), Counter(new.splitlines())
         # Equal lines need not be split into words.
@@ -106,19 +108,6 @@ def difference_of(before: Document, after: Document) -> Difference:
         size=sum(map(len, removed)) + sum(map(len, added)),
         digest=digest,
     )
-
-
-def text_of(value: Any) -> str:
-    """Return a stored value as text: lists by line, other values as they are printed."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return "\n".join(map(text_of, value))[:MAX_CHARACTERS]
-    if isinstance(value, dict):
-        return "\n".join(f"{name}: {text_of(each)}" for name, each in value.items())[
-            :MAX_CHARACTERS
-        ]
-    return str(value)[:MAX_CHARACTERS]
 
 
 def _surplus(words: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -328,7 +317,9 @@ def _key(event: Document) -> str:
 
 
 # Characters.
-MAX_TITLE, MAX_WORDS = 200, 600
+MAX_TITLE, MAX_EDIT_CHARACTERS = 200, 300
+# Places of a page that an entry shows.
+MAX_EDITS = 3
 # Pages of an entry that are listed.
 MAX_LISTED = 20
 SAME_CONTENT = "the same content as before"
@@ -351,6 +342,18 @@ class ChangedPage(TypedDict):
     """Time of that visit."""
 
 
+class EntryEdit(TypedDict):
+    """A place where a page differs."""
+
+    name: str
+    """Name of the field."""
+    before: str | None
+    """Text before, with whole words, some unchanged ones around them, and cut if it is long; null
+    if there was nothing."""
+    after: str | None
+    """The same after the change."""
+
+
 class Entry(TypedDict):
     """A net change of a page since the reader last looked, or the same edit of many pages."""
 
@@ -370,10 +373,10 @@ class Entry(TypedDict):
     """What changed, in one line; empty if it is not known."""
     fields: list[str]
     """Names of the fields that differ; empty if the contents are not stored."""
-    removed: str
-    """Words that were removed; long texts are cut."""
-    added: str
-    """Words that were added; long texts are cut."""
+    edits: list[EntryEdit]
+    """Places that differ, at most three; empty if the contents are not stored."""
+    more_edits: int
+    """Number of further places."""
     size: int
     """Characters of the words that were removed and added."""
     visits: int
@@ -399,6 +402,14 @@ async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents)
     event = net.event
     after = contents[1] or {}
     difference = net.difference
+    places: list[Edit] = []
+    more = 0
+    if difference is not None:
+        places, more = await asyncio.to_thread(edits, *contents, MAX_EDITS, MAX_EDIT_CHARACTERS)
+    elif net.kind == "new":
+        # Its values besides the title and texts, which the entry has no room for.
+        values = {n: v for n, v in after.items() if n not in ("title", "main_text", "links")}
+        places, more = edits(None, values, MAX_EDITS, MAX_EDIT_CHARACTERS)
     return {
         "id": str(event["_id"]),
         "at": event["at"],
@@ -407,9 +418,9 @@ async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents)
         "url": event["target"],
         "title": str(after.get("title") or "")[:MAX_TITLE],
         "summary": await _summary(db, net, contents),
-        "fields": list(difference.fields) if difference else [],
-        "removed": difference.removed[:MAX_WORDS] if difference else "",
-        "added": difference.added[:MAX_WORDS] if difference else "",
+        "fields": list(net.fields) if difference or net.kind == "new" else [],
+        "edits": [{"name": e.name, "before": e.before, "after": e.after} for e in places],
+        "more_edits": more,
         "size": net.size,
         "visits": len(net.events),
         "categories": net.categories,
@@ -514,7 +525,7 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
 
 
 def _field_changes(before: Document, after: Document) -> list[FieldChange]:
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    names = [name for name in {**before, **after} if differs(before.get(name), after.get(name))]
     matcher = Matcher(WORD_PAIRS)
     return [
         field_change(name, before.get(name), after.get(name), matcher)
@@ -524,7 +535,7 @@ def _field_changes(before: Document, after: Document) -> list[FieldChange]:
 
 def field_change(name: str, before: Any, after: Any, matcher: Matcher) -> FieldChange:
     """Return the change of a field, compared by word."""
-    old, new = text_of(before), text_of(after)
+    old, new = shown(before), shown(after)
     builder = DiffBuilder(matcher, MAX_SHOWN, CONTEXT)
     parts = list(builder.words(old[:MAX_COMPARED], new[:MAX_COMPARED]))
     truncated = builder.is_full or max(len(old), len(new)) > MAX_COMPARED

@@ -25,6 +25,7 @@ FIRST_ID = ObjectId("0" * 24)
 NEWEST_FIRST = [("at", -1), ("_id", -1)]
 BY_TIME = [("event", 1), ("at", 1), ("_id", 1)]
 BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
+BATCH = 1000
 # Maximum number of sites whose events the server merges; each adds a branch to the query.
 MAX_MERGED = 200
 OLDEST_FIRST = (("at", 1), ("_id", 1))
@@ -136,6 +137,21 @@ async def count(
     # A comparison needs only the index; `$exists` would read the documents.
     query["at"] = {"$gt": since or EPOCH} | ({} if until is None else {"$lte": until})
     return await db.visits.count_documents(query, limit=limit)
+
+
+async def places(
+    db: Database, since: datetime | None, limit: int, spider: str | None = None
+) -> AsyncIterator[tuple[str, str, datetime]]:
+    """Yield spider, target and time of the events after `since`, newest first, at most `limit`."""
+    query: Document = {"event": True, "at": {"$gt": since or EPOCH}}
+    hint = BY_TIME if spider is None else BY_SITE
+    if spider is not None:
+        query["spider"] = spider
+    fields = {"spider": 1, "target": 1, "at": 1}
+    cursor = db.visits.find(query, fields, hint=hint).sort(NEWEST_FIRST).limit(limit)
+    while rows := await cursor.to_list(BATCH):
+        for row in rows:
+            yield row["spider"], row["target"], row["at"]
 
 
 async def by_ids(db: Database, ids: Sequence[ObjectId]) -> list[Document]:

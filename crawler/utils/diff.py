@@ -40,7 +40,11 @@ MAX_PART = 2000
 # Characters of word-by-word output in one place, and of a whole diff.
 MAX_WORD_DIFF_CHARACTERS = 20_000
 MAX_CHARACTERS = 200_000
-WORD = re.compile(r"\w+|\s+|.", re.S)
+# A number with its separators and sign of currency, and a word with its hyphens, are one word.
+WORD = re.compile(r"[£$€¥]?\w+(?:[.,:'\u2019/-]\w+)*(?: ?[€£%])?|\s+|.", re.S)
+JOINING = ".,:'\u2019/-£$€¥%"
+# A line without spaces, as in Chinese, is not searched further for the start of a word.
+MAX_WORD_LENGTH = 40
 Run = tuple[int, int, int]
 Opcode = tuple[bool, int, int, int, int]
 
@@ -222,10 +226,17 @@ def by_word(before: str, after: str, matcher: Matcher) -> list[Change]:
     """Return the changes between two texts, word by word."""
     start, end = _common_ends(before, after)
     # Extend the differing middle to word boundaries.
-    while start and _in_word(before, start) | _in_word(after, start):
+    first, last = start, end
+    while start and (_in_word(before, start) | _in_word(after, start)):
         start -= 1
+        if first - start > MAX_WORD_LENGTH:
+            start = first
+            break
     while end and _in_word(before, len(before) - end) | _in_word(after, len(after) - end):
         end -= 1
+        if last - end > MAX_WORD_LENGTH:
+            end = last
+            break
     old, new = before[start : len(before) - end], after[start : len(after) - end]
     changes = [Change(before[:start], "", "")]
     if max(len(old), len(new)) > MAX_WORD_CHARACTERS:
@@ -239,7 +250,9 @@ def by_word(before: str, after: str, matcher: Matcher) -> list[Change]:
 
 
 def _in_word(text: str, at: int) -> bool:
-    return 0 < at < len(text) and text[at - 1].isalnum() and text[at].isalnum()
+    if not 0 < at < len(text):
+        return False
+    return all(each.isalnum() or each in JOINING for each in text[at - 1 : at + 1])
 
 
 def _merged(changes: Sequence[Change]) -> list[Change]:

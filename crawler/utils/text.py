@@ -50,6 +50,32 @@ BECOME_MARKS = "\u0f73\u0f75\u0f81\uff9e\uff9f"
 APART = re.compile("[\x00-\x7f\u3400-\u9fff]")
 
 
+# Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
+# variation selectors (the same emoji in color or not), tags.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+# Spaces that look like an ordinary one.
+SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+
+
+def seen_text(text: str) -> str:
+    """Return a text without the characters that nobody sees, and with ordinary spaces."""
+    return text if text.isascii() else SPACES.sub(" ", INVISIBLE.sub("", text))
+
+
+def seen(value: Any) -> Any:
+    """Return a value with `seen_text` in place of each of its texts."""
+    if isinstance(value, str):
+        return seen_text(value)
+    if isinstance(value, list | tuple):
+        return [seen(each) for each in value]
+    if isinstance(value, dict):
+        return {name: seen(each) for name, each in value.items()}
+    return value
+
+
 def normalized(form: Form, text: str, max_characters: int | None = None) -> str:
     """Return a text in a normal form; marks beyond MAX_MARKS on one letter are dropped.
 

@@ -166,8 +166,11 @@ def atom_feed(
         ElementTree.SubElement(item, "link", {"rel": "alternate", "href": _clean(href)})
         ElementTree.SubElement(item, "category", {"term": _clean(each["site"])})
         ElementTree.SubElement(item, "category", {"term": each["kind"]})
-        lines = [each["summary"], f"Removed: {each['removed']}" if each["removed"] else ""]
-        lines += [f"Added: {each['added']}" if each["added"] else ""]
+        lines = [each["summary"]]
+        for edit in each["edits"]:
+            before, after = edit["before"] or "", edit["after"] or "(removed)"
+            lines.append(f"{edit['name']}: {before} → {after}" if before else f"+ {after}")
+        lines += [f"and {each['more_edits']:,} more"] if each["more_edits"] else []
         lines += [page["url"][:MAX_URL] for page in each["pages"]] if pages > 1 else []
         text = "\n".join(filter(None, lines)) or WORDS[each["kind"]]
         ElementTree.SubElement(item, "content", {"type": "text"}).text = _clean(text[:MAX_TEXT])

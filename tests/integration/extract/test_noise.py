@@ -186,3 +186,16 @@ def test_run_reports_a_field_of_which_only_a_random_part_changes(
         f"town: field plan: only a random part changed on 10 pages, for example {server.url}/item/"
     ) in result.err
     assert "field file" not in result.err
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\ufeff"])
+def test_invisible_characters_are_no_change(
+    freshet: Freshet, database: Db, server: RawServer, invisible: str
+) -> None:
+    keys = {"start_urls": [f"{server.url}/item/0"], "item_pages": "/item/", "fields": {"a": "p"}}
+    definition = freshet.wrapper("shop", **keys)
+    texts = ["a walnut stool", f"a wal{invisible}nut stool", "a\u00a0walnut stool", "an oak stool"]
+    for visit, text in enumerate(texts):
+        server.answers["/item/0"] = page(f"<p>{text}</p>")
+        crawl(freshet, definition, visit)
+    assert found(database) == ["new", "unchanged", "unchanged", "changed"]

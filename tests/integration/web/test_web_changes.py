@@ -137,6 +137,70 @@ def test_empty_inbox_shows_the_next_step(local: Browser, log: Log) -> None:
     assert "No unread changes with these filters" in local.get("/changes?kind=gone").text
 
 
+def test_new_page_that_changed_later_shows_its_values(local: Browser, log: Log) -> None:
+    url = "https://a.example/1"
+    log.visit(hours(0), url, item("one", price="10 €", stock="In stock (9 available)"))
+    log.visit(hours(1), url, item("one", price="11 €", stock="Out of stock"))
+    (entry,) = entries(local)
+    assert (entry["kind"], entry["visits"]) == ("new", 2)
+    assert entry["fields"] == ["title", "main_text", "price", "stock"]
+    values = [(edit["name"], edit["before"], edit["after"]) for edit in entry["edits"]]
+    assert values == [("price", None, "11 €"), ("stock", None, "Out of stock")]
+    assert "Out of stock" in local.get("/changes").text
+
+
+def test_each_place_that_changed_is_shown_or_counted(local: Browser, log: Log) -> None:
+    url, places = "https://a.example/1", ("first", "second", "third", "fourth", "fifth")
+    paragraphs = [f"{place} paragraph about {place} things of this old page" for place in places]
+    page = "\n".join(paragraphs)
+    log.visit(hours(0), url, item("one") | {"main_text": page})
+    mark_read_until(local, 0.5)
+    log.visit(hours(1), url, item("one") | {"main_text": page.replace(" things", " matters")})
+    (entry,) = entries(local)
+    assert (len(entry["edits"]), entry["more_edits"]) == (3, 2)
+    for place, edit in zip(places, entry["edits"], strict=False):
+        assert (f"{place} things" in edit["before"], f"{place} matters" in edit["after"]) == (
+            True,
+            True,
+        )
+    assert "and 2 more" in local.get("/changes").text
+
+
+def test_changed_words_and_numbers_stay_whole(local: Browser, log: Log) -> None:
+    url = "https://a.example/1"
+    price = {"amount": 510.67, "currency": "£"}
+    log.visit(hours(0), url, item("one", stock="In stock (9 available)", price=price))
+    mark_read_until(local, 0.5)
+    cheaper = price | {"amount": 459.6}
+    log.visit(hours(1), url, item("one", stock="Out of stock", price=cheaper))
+    (entry,) = entries(local)
+    edits = [(edit["before"], edit["after"]) for edit in entry["edits"]]
+    assert edits == [("In stock (9 available)", "Out of stock"), ("£510.67", "£459.60")]
+
+
+def test_number_of_unread_changes_leaves_out_what_is_read_or_muted(
+    local: Browser, log: Log
+) -> None:
+    log.pages(6)
+    log.visit(hours(9), "https://b.example/1", item("other"), spider="blog")
+
+    def unread() -> int:
+        count: int = local.get("/api/v1/changes/unread").json()["changes"]
+        return count
+
+    assert unread() == 7
+    (page, *_) = [each for each in entries(local) if each["url"] == "https://a.example/3"]
+    send(local, "/changes/read", entry=",".join(page["events"]))
+    assert unread() == 6
+    send(local, "/changes/mute", pattern="example/4$")
+    assert unread() == 5
+    send(local, "/changes/read-all", site="shop")
+    assert unread() == 1
+    send(local, "/changes/read-all", site="blog")
+    text = local.get("/changes").text
+    assert ("You have read everything" in text, "0 changes" in text) == (True, True)
+
+
 def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> None:
     url = "https://a.example/1"
     log.visit(hours(0), url, item("one", price="10 €"))
@@ -146,7 +210,8 @@ def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> 
     log.visit(hours(3), url, item("one", price="12 €"))
     last = log.visit(hours(4), url, item("one", price="13 €"))
     (entry,) = entries(local)
-    assert (entry["removed"], entry["added"], entry["fields"]) == ("10", "13", ["price"])
+    edit = {"name": "price", "before": "10 €", "after": "13 €"}
+    assert (entry["edits"], entry["more_edits"], entry["fields"]) == ([edit], 0, ["price"])
     assert (entry["visits"], entry["size"], entry["id"]) == (3, 4, str(last))
     assert entry["summary"] == "price: 10 € -> 13 €"
     detail = local.get(f"/api/v1/changes/{last}").json()
@@ -191,7 +256,7 @@ def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -
         log.visit(hours(1 + number), f"https://a.example/{number}", content)
     log.visit(hours(50), "https://a.example/0", item("page 0", year="2027 Shop"))
     other, folded = entries(local)
-    assert (other["page_count"], other["added"]) == (1, "2027")
+    assert (other["page_count"], other["edits"][0]["after"]) == (1, "2027 Shop")
     assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (29, 29, 20)
     page = local.get("/changes").text
     assert "The same edit, or nearly, on 29 pages" in page

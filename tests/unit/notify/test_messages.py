@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,9 +18,12 @@ from crawler.notify.messages import (
     Message,
     Templates,
     check_template,
+    joined,
     message_of,
     rendered,
+    view_of,
 )
+from crawler.notify.rules import data_of
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -205,3 +209,49 @@ def test_message_requires_an_event_and_a_time_zone() -> None:
         message_of("m1", [])
     with pytest.raises(ValueError, match="needs a time zone"):
         Message("m1", "changed", "t", "x", None, {}, NOON.replace(tzinfo=None))
+
+
+def stored_event(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of the outbox."""
+    return {
+        "_id": "1", "event": "changed", "spider": "shop", "target": "https://shop.example/lamp",
+        "at": NOON, "data": data_of(before, after),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_digest", [True, False])
+def test_message_shows_what_changed_late_in_a_long_text(*, is_digest: bool) -> None:
+    start = "The river keeper walked along the bank and counted the herons. " * 30
+    before, after = ({"main_text": f"{start}\nPrice: {euros} EUR"} for euros in (11, 12))
+    events = [view_of(stored_event(before, after))] * (2 if is_digest else 1)
+    text = message_of("m1", events).text
+    assert text.count("Price: 11 EUR → Price: 12 EUR") == len(events)
+
+
+def test_message_counts_the_places_that_it_leaves_out() -> None:
+    lines = [f"line {n} of a rather long text about the mill by author{n} alone" for n in range(25)]
+    after = [line.replace("author", "writer") for line in lines]
+    view = view_of(stored_event({"main_text": "\n".join(lines)}, {"main_text": "\n".join(after)}))
+    assert (len(view.changes), view.more_changes) == (20, 5)
+    text = message_of("m1", [view]).text
+    assert "and 5 more\n" in text
+    assert text.count(" → ") == 20
+    assert "by author0" in text
+
+
+def test_joined_events_of_a_page_show_the_edits_of_long_texts() -> None:
+    long = "The keeper counted the herons. " * 40
+    texts = [f"{long}\nPrice: {n} EUR" for n in (11, 12, 13)]
+    documents = [
+        stored_event(
+            {"main_text": before, "stock": f"{n} left"},
+            {"main_text": after, "stock": f"{n + 1} left"},
+        )
+        for n, (before, after) in enumerate(pairwise(texts))
+    ]
+    shown = [(change.before, change.after) for change in joined(documents).changes]
+    assert shown == [
+        ("0 left", "2 left"),
+        ("Price: 11 EUR", "Price: 12 EUR"),
+        ("Price: 12 EUR", "Price: 13 EUR"),
+    ]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
@@ -53,6 +54,10 @@ MAX_LENGTH = 20_000
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 DIGEST = "digest"
 CUT = "\n(cut off here: a message has at most {:,} characters)"
+# An invisible character after these signs ends the mention.
+_MENTION = re.compile(r"(?<!\w)@(?=\w)|<(?:[!#]|@[!&]?)(?=\w)")
+_MARKUP = re.compile(r"[\\`*_~|\[\]<>#]")
+_LINK = re.compile(r"(https?://[^\s<>\[\]()`]+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 SUBJECT = (
@@ -83,6 +88,28 @@ MANY = """\
 {% endif %}{% if event.reason %}  {{ event.reason }}
 {% endif %}{% endfor %}{% if more %}and {{ more }} more
 {% endif %}"""
+
+
+class Values(StrEnum):
+    """How the values of pages are escaped in a message. The text of a template is left as it is."""
+
+    PLAIN = "plain"
+    HTML = "html"
+    CHAT = "chat"
+    MARKDOWN = "markdown"
+
+
+def without_mentions(text: str) -> str:
+    """Return a text that calls no member of a chat: `@everyone`, `<!channel>`, `<@U123>`."""
+    return _MENTION.sub("\\g<0>\u200b", text)
+
+
+def without_markdown(text: str) -> str:
+    """Return a text for chats that render Markdown, which show it as it is, without mentions."""
+    parts = _LINK.split(text)
+    # Links stay links: they alternate with the other text.
+    escaped = [part if at % 2 else _MARKUP.sub(r"\\\g<0>", part) for at, part in enumerate(parts)]
+    return without_mentions("".join(escaped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +178,8 @@ class Message:
     html: the same as `text` in HTML; None: the message is only plain text
     data: the events, for webhooks
     at:   time of the latest event
+    chat: title and text for chats, in which no value of a page mentions members
+    markdown: the same for chats that render Markdown, in which values of pages have none
     """
 
     id: str
@@ -160,6 +189,8 @@ class Message:
     html: str | None
     data: Mapping[str, Any]
     at: datetime
+    chat: tuple[str, str] = ("", "")
+    markdown: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
         """Raise ValueError for an id that a header cannot carry, and for a time without zone."""
@@ -201,22 +232,27 @@ def message_of(
     is_digest = len(shown) + more > 1
     errors: list[str] = []
 
-    def render(template: str | None, default: str, *, is_html: bool = False) -> str:
+    def render(template: str | None, default: str, values: Values) -> str:
         if template is not None:
             try:
-                return rendered(template, shown, more=more, zone=zone, is_html=is_html)
+                return rendered(template, shown, more=more, zone=zone, values=values)
             except ConfigError as error:
                 errors.append(str(error))
-        return rendered(default, shown, more=more, zone=zone, is_html=is_html)
+        return rendered(default, shown, more=more, zone=zone, values=values)
 
-    title = one_line(render(templates.subject, SUBJECT))
-    text = render(templates.text, MANY if is_digest else SINGLE)
-    html = render(templates.html, "", is_html=True) or None if templates.html else None
-    if errors:
-        text += f"\n(The default text was used, because of an error: {errors[0]})\n"
+    text_default = MANY if is_digest else SINGLE
+    html = render(templates.html, "", Values.HTML) or None if templates.html else None
+    plain, chat, markdown = (
+        (one_line(render(templates.subject, SUBJECT, values)),
+         render(templates.text, text_default, values))
+        for values in (Values.PLAIN, Values.CHAT, Values.MARKDOWN)
+    )  # fmt: skip
+    note = f"\n(The default text was used, because of an error: {errors[0]})\n" if errors else ""
+    (title, text), chat, markdown = ((head, body + note) for head, body in (plain, chat, markdown))
     data = {"events": [event.as_data() for event in shown], "more": more}
     kind = DIGEST if is_digest else events[0].event
-    return Message(message_id, kind, title, text, html, data, max(each.at for each in events))
+    at = max(each.at for each in events)
+    return Message(message_id, kind, title, text, html, data, at, chat, markdown)
 
 
 def message_in(
@@ -337,7 +373,7 @@ def _is_cut(value: Any) -> bool:
 
 def rendered(
     template: str, events: Sequence[EventView], *,
-    more: int = 0, zone: tzinfo = UTC, is_html: bool = False,
+    more: int = 0, zone: tzinfo = UTC, values: Values | None = None,
 ) -> str:  # fmt: skip
     """Render a template; raises ConfigError with its line.
 
@@ -345,9 +381,9 @@ def rendered(
     `events`), `count` (number of all events) and `sites` (their names). A text of more than
     MAX_TEXT_CHARACTERS characters is cut off.
 
-    is_html: escape the values
+    values: how values are escaped; None: not
     """
-    compiled = _compiled(template, is_html)
+    compiled = _compiled(template, values or Values.PLAIN)
     budget = _Budget(time.thread_time() + MAX_SECONDS)
     sites = list(dict.fromkeys(event.site for event in events))
     template_context = {
@@ -382,7 +418,8 @@ def check_template(template: str, *, is_html: bool = False) -> None:
         "https://example.org/targets/1",
     )  # fmt: skip
     try:
-        rendered(template, [example, example], more=1, is_html=is_html)
+        values = Values.HTML if is_html else Values.PLAIN
+        rendered(template, [example, example], more=1, values=values)
     except ConfigError as error:
         if error.__cause__ is None or isinstance(error.__cause__, TemplateError):
             raise
@@ -512,12 +549,18 @@ def _printable(value: Any) -> Any:
 class _Environment(ImmutableSandboxedEnvironment):
     """A sandbox whose templates have few filters and tests, and no functions."""
 
-    def __init__(self, is_html: bool) -> None:
+    def __init__(self, values: Values) -> None:
+        escape = {Values.CHAT: without_mentions, Values.MARKDOWN: without_markdown}.get(values)
+
+        def finalized(value: Any) -> Any:
+            printed = _printable(value)
+            return escape(printed) if escape and isinstance(printed, str) else printed
+
         super().__init__(
             undefined=StrictUndefined,
-            autoescape=is_html,
+            autoescape=values is Values.HTML,
             keep_trailing_newline=True,
-            finalize=_printable,
+            finalize=finalized,
             cache_size=0,
         )
         chosen = {name: self.filters[name] for name in _FILTERS}
@@ -527,16 +570,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals.clear()
 
 
-# Two environments: with and without escaping.
-_environment = lru_cache(maxsize=2)(_Environment)
+_environment = lru_cache(maxsize=len(Values))(_Environment)
 
 
 @lru_cache(maxsize=256)
-def _compiled(template: str, is_html: bool) -> Template:
+def _compiled(template: str, values: Values) -> Template:
     """Check and compile a template; raises ConfigError."""
     if len(template) > MAX_TEMPLATE_CHARACTERS:
         raise ConfigError(f"template: longer than {MAX_TEMPLATE_CHARACTERS:,} characters")
-    environment = _environment(is_html)
+    environment = _environment(values)
     try:
         tree = environment.parse(template)
         _check_nodes(tree)

@@ -54,11 +54,13 @@ class Failure:
 
     retry_after: delay that the receiver requests; None: none
     accepted:    receivers of the channel that have the message; the next attempt leaves them out
+    is_final:    another attempt would fail, too
     """
 
     reason: str
     retry_after: timedelta | None = None
     accepted: tuple[str, ...] = ()
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Outlet:
         except DeliveryFailed as error:
             seconds = error.retry_after_seconds
             wait = None if seconds is None else timedelta(seconds=seconds)
-            return Failure(error.reason, wait, error.accepted)
+            return Failure(error.reason, wait, error.accepted, error.is_final)
         return None
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
@@ -304,7 +306,7 @@ class Deliverer:
         ended: Sequence[Failure | None],
         result: ChannelReport,
     ) -> int:
-        """Store the results of attempts; return the number of failed ones."""
+        """Store the results of attempts; return the number of those that may succeed later."""
         now = self._now()
         pairs = list(zip(bundles, ended, strict=True))
         accepted = [bundle for bundle, failure in pairs if failure is None]
@@ -315,6 +317,8 @@ class Deliverer:
                 continue
             result["failed"] += bundle.size
             again = outlet.next_attempt(bundle.attempts + 1, bundle.first_at(now), now)
+            if failure.is_final:
+                again = None
             if again is None:
                 result["dead"] += bundle.size
                 self._causes[outlet.name] = failure.reason
@@ -325,7 +329,7 @@ class Deliverer:
                 failure.accepted,
             )  # fmt: skip
             await self._patience.read(store)
-        return len(bundles) - len(accepted)
+        return sum(failure is not None and not failure.is_final for failure in ended)
 
 
 async def _attempt(outlet: Outlet, bundle: Bundle) -> Failure | None:

@@ -34,6 +34,17 @@ Result = TypeVar("Result")
 # Bytes of an answer that are read for the reason of a failure.
 MAX_ANSWER_BYTES = 1024
 MAX_REASON_CHARACTERS = 300
+# Statuses with which a receiver refuses a message itself, and SMTP's for one that is too large.
+# Others, such as 401 and 404, end when somebody corrects the channel or the receiver.
+REFUSED, TOO_LARGE = frozenset({400, 413, 414, 422}), 552
+_STATUS = re.compile(r"\berror=(\d{3})\b")
+# Services that render Markdown in plain text, by the schema of their URLs.
+RENDERING = frozenset({
+    "discord", "fluxer", "guilded", "mmost", "mmosts", "revolt", "ryver", "stoat", "zulip",
+})  # fmt: skip
+# Messages into which a text is split that is longer than a service accepts; the rest is cut off.
+# Parts end with whole lines, so that they are not full.
+MAX_PARTS, FILLED = 5, 0.9
 # Threads of emails and Apprise for one receiver: nothing can end a thread that a service keeps
 # waiting, and a service that hangs must not take the threads of others.
 MAX_THREADS = 16
@@ -42,11 +53,15 @@ USER_AGENT = "Freshet (notifications)"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
+CUT = "\n(cut off here: the service accepts no more)"
+
+
 class DeliveryFailed(Exception):
     """Raised if an attempt to send a message failed; `reason` is one line without secrets.
 
     retry_after_seconds: delay that the receiver requests; None: none
     accepted: digests of the channel's URLs that have the message; the next attempt leaves them out
+    is_final: the receiver refused the message itself, so another attempt would fail, too
     """
 
     def __init__(
@@ -54,11 +69,14 @@ class DeliveryFailed(Exception):
         reason: str,
         retry_after_seconds: float | None = None,
         accepted: Collection[str] = (),
+        *,
+        is_final: bool = False,
     ) -> None:
         shown = " ".join(_CONTROL.sub(" ", reason[: 10 * MAX_REASON_CHARACTERS]).split())
         self.reason = shown[:MAX_REASON_CHARACTERS]
         self.retry_after_seconds = retry_after_seconds
         self.accepted = tuple(sorted(accepted))
+        self.is_final = is_final
         super().__init__(self.reason)
 
 
@@ -83,7 +101,9 @@ async def send(
         await _send(channel, message, timeout_seconds, private_hosts, have)
     except DeliveryFailed as error:
         reason = without_secrets(channel, error.reason)
-        raise DeliveryFailed(reason, error.retry_after_seconds, have) from error
+        raise DeliveryFailed(
+            reason, error.retry_after_seconds, have, is_final=error.is_final
+        ) from error
 
 
 async def _send(
@@ -109,7 +129,9 @@ async def _send(
     except smtplib.SMTPResponseException as error:
         text = error.smtp_error
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        raise DeliveryFailed(f"mail server: {error.smtp_code} {shown}") from error
+        is_final = error.smtp_code == TOO_LARGE
+        reason = f"mail server: {error.smtp_code} {shown}"
+        raise DeliveryFailed(reason, is_final=is_final) from error
     except smtplib.SMTPRecipientsRefused as error:
         refusals = ", ".join(
             f"{address}: {code} {text.decode('utf-8', 'replace')}"
@@ -151,7 +173,7 @@ async def _post_webhook(
     if not 200 <= answer.status < 300:
         end = f": {answer.text}" if answer.body else ""
         wait = _retry_after(answer.headers.get("retry-after", ""), now)
-        raise DeliveryFailed(f"HTTP {answer.status}{end}", wait)
+        raise DeliveryFailed(f"HTTP {answer.status}{end}", wait, is_final=answer.status in REFUSED)
 
 
 def _retry_after(value: str, now: datetime) -> float | None:
@@ -244,6 +266,9 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message, accepted: set[str]
                 f"Apprise does not accept URL {position} ({scheme}://…). "
                 "Compare it with the examples of the service in Apprise's documentation"
             )
+        plugin: Any = service[0]
+        if not re.search(r"[?&]overflow=", url, re.I):
+            plugin.overflow_mode = apprise.OverflowMode.SPLIT
         services.append((hashlib.sha256(url.encode()).hexdigest()[:DIGEST_CHARACTERS], service))
     reasons: list[str] = []
 
@@ -252,19 +277,33 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message, accepted: set[str]
             # The final cut is made after secrets are replaced, so that no secret is split.
             reasons.append(str(entry.message)[: 10 * MAX_REASON_CHARACTERS])
 
-    has_failed = False
-    for digest, service in services:
+    refused: list[bool] = []
+    for (digest, service), url in zip(services, urls, strict=True):
         if digest in accepted:
             continue
+        is_rendered = url.partition(":")[0].lower() in RENDERING
+        title, text = message.markdown if is_rendered else message.chat
+        before = len(reasons)
         if service.notify(
-            body=message.text, title=message.title, body_format="text", log_callback=keep,
-            log_level=logging.WARNING,
+            body=shortened(text, int(MAX_PARTS * FILLED * service[0].body_maxlen)), title=title,
+            body_format="text", log_callback=keep, log_level=logging.WARNING,
         ):  # fmt: skip
             accepted.add(digest)
         else:
-            has_failed = True
-    if has_failed:
-        raise DeliveryFailed(f"Apprise: {'; '.join(reasons) or 'the service refused the message'}")
+            statuses = {int(each) for each in _STATUS.findall(" ".join(reasons[before:]))}
+            refused.append(bool(statuses) and statuses <= REFUSED)
+    if refused:
+        reason = "; ".join(reasons) or "the service refused the message"
+        raise DeliveryFailed(f"Apprise: {reason}", is_final=all(refused))
+
+
+def shortened(text: str, max_characters: int) -> str:
+    """Return a text, cut at a line if it is longer than a service accepts, with a note."""
+    if len(text) <= max_characters or max_characters <= len(CUT):
+        return text
+    kept = text[: max_characters - len(CUT)]
+    line_end = kept.rfind("\n")
+    return kept[: line_end if line_end > len(kept) // 2 else len(kept)] + CUT
 
 
 # Running threads by receiver.

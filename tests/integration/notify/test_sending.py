@@ -417,6 +417,73 @@ def test_apprise_failure_hides_secrets(hooks: Hooks) -> None:
     assert SECRET not in reason
 
 
+HOSTILE = (
+    "**Sale** [here](http://evil.example) @everyone <!channel> <@U1> a_b https://x.example/a_b"
+)
+
+
+def hostile() -> Message:
+    return message_of("m1", [EventView("changed", "shop", "https://x.example/a_b", HOSTILE, NOON)])
+
+
+def test_chat_that_renders_markdown_shows_titles_of_pages_as_they_are(hooks: Hooks) -> None:
+    hooks.answers = [status(200)]
+    deliver(channel(apprise=f"mmost://{hooks.place}/{'t' * 26}"), hostile())
+    text = json.loads(hooks.received[0][2])["text"]
+    assert r"\*\*Sale\*\* \[here\](http://evil.example)" in text
+    assert r"a\_b https://x.example/a_b" in text
+    # The address of the page remains a link.
+    assert "\nhttps://x.example/a_b\n" in text
+    assert not [mention for mention in ("@everyone", "<!channel", "<@U1") if mention in text]
+
+
+def test_no_page_mentions_the_members_of_a_chat(hooks: Hooks) -> None:
+    deliver(channel(apprise=f"json://{hooks.place}/"), hostile())
+    body = json.loads(hooks.received[0][2])
+    for text in (body["title"], body["message"]):
+        assert not [mention for mention in ("@everyone", "<!channel", "<@U1") if mention in text]
+        assert "**Sale**" in text
+    # A template of the user can.
+    templates = Templates(text="@everyone: {{ event.title }}")
+    message = message_of(
+        "m1", [EventView("changed", "shop", "", "Sale", NOON)], templates=templates
+    )
+    deliver(channel(apprise=f"json://{hooks.place}/"), message)
+    assert json.loads(hooks.received[1][2])["message"] == "@everyone: Sale"
+
+
+@pytest.mark.parametrize(("lines", "parts"), [(10, 1), (150, 3), (1500, 5)])
+def test_long_message_is_split_by_the_limit_of_the_service(
+    hooks: Hooks, lines: int, parts: int
+) -> None:
+    templates = Templates(text="{% for event in events %}{{ event.title }}\n{% endfor %}")
+    titles = [
+        f"Minutes of meeting {n}: decisions about the mill, the bridge and the bank"
+        for n in range(lines)
+    ]
+    text = "\n".join(titles[:50] + titles[50:])
+    message = message_of("m1", [EventView("changed", "shop", "", text, NOON)], templates=templates)
+    hooks.answers = [status(200)]
+    deliver(channel(apprise=f"mmost://{hooks.place}/{'t' * 26}"), message)
+    texts = [json.loads(body)["text"] for _, _, body in hooks.received]
+    assert len(texts) == parts
+    assert max(map(len, texts)) <= 4000
+    assert titles[0] in texts[0]
+    assert (titles[-1] in texts[-1], "cut off here" in texts[-1]) == (lines < 1500, lines == 1500)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_final"), [(400, True), (413, True), (422, True), (404, False), (500, False)]
+)
+def test_refused_message_is_not_tried_again(hooks: Hooks, code: int, *, is_final: bool) -> None:
+    hooks.answers = [status(code)]
+    assert failure_of(webhook(hooks)).is_final is is_final
+    assert failure_of(channel(apprise=f"json://{hooks.place}/")).is_final is is_final
+    hooks.answers = [status(code), status(500)]
+    two = channel(apprise=[f"json://{hooks.place}/{n}" for n in (1, 2)])
+    assert failure_of(two).is_final is False
+
+
 def test_apprise_rejects_unknown_url_schemes() -> None:
     unknown = channel(apprise=["json://127.0.0.1:9", "nonsense://${SECRET}"])
     reason = failure_of(unknown).reason

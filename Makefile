@@ -27,6 +27,10 @@ BEGAN := $(shell date +%s)
 demo: $(KERNELS) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
 	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
+.PHONY: site
+site: $(RUNTIME) ## Serve the practice shop of the tutorials at http://127.0.0.1:8028
+	@exec $(PY) -m tests.site.tutorial $(ARGS)
+
 venv: $(KERNELS) ## Install what it takes to run
 
 test: $(DEV) $(KERNELS) ## Run the tests; ALL=1 also runs the long ones
@@ -45,6 +49,10 @@ lint: $(DEV) ## Check style, format, types and import directions; all four alway
 
 docs: $(DEV) ## Build the documentation into build/docs; a warning is an error
 	@$(PY) -m sphinx -W --keep-going -q -b html docs build/docs $(ARGS) && echo "Built build/docs/index.html"
+
+.PHONY: reference
+reference: $(DEV) ## Write the parts of docs/reference that come from the code
+	@PYTHONPATH=. $(PY) docs/reference_pages.py
 
 bench: $(DEV) $(KERNELS) ## Run the benchmarks
 	@$(PY) -m tests.bench $(ARGS)

@@ -1,9 +1,9 @@
 """Draw the pictures of README and the tutorials: `make pictures` writes docs/pictures/*.svg.
 
 The script runs the commands of the tutorials in a temporary project folder with a database of its
-own, and records their output. The sites are parts of the demo site under the names shop.example and
-blog.example, in simulated time. It takes two minutes or more. Visits take real seconds, so the last
-digits of estimates differ from run to run. data-flow.svg is drawn by hand and is not changed.
+own, and records their output. The site is that of `make site`, in simulated time. It takes two
+minutes or more. Visits take real seconds, so the last digits of estimates differ from run to run.
+data-flow.svg is drawn by hand and is not changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -33,8 +30,10 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.site.running import RunningSite  # noqa: E402 - needs the path above
-from tests.site.world import START, World  # noqa: E402
+from tests.site.clock import FileClock  # noqa: E402 - needs the path above
+from tests.site.running import RunningSite  # noqa: E402
+from tests.site.tutorial import ADDRESS, Front  # noqa: E402
+from tests.site.world import START  # noqa: E402
 
 PICTURES = ROOT / "docs/pictures"
 SITE_DEFINITION = ROOT / "docs/tutorial/first-site.md"
@@ -42,8 +41,7 @@ BENCHMARKS = ROOT / "docs/benchmarks.md"
 COLUMNS = 100
 MAX_LINES = 30
 PORT = 8029
-SHOP, BLOG = "https://shop.example", "https://blog.example"
-ITEM = f"{SHOP}/item/1"
+ITEM = f"{ADDRESS}/item/1"
 DAY, WEEK = timedelta(days=1), timedelta(weeks=1)
 NOON = START + timedelta(hours=12)
 # Pauses between requests would only make the script slow.
@@ -60,7 +58,7 @@ font.sans-serif: DejaVu Sans, Verdana
 
 WEEKS = 4
 FIRST_CRAWL = "scrapy crawl site -a wrapper=shop.toml"
-CHECK = f"scrapy wrapper check shop.toml {ITEM} {SHOP}/category/garden/"
+CHECK = f"scrapy wrapper check shop.toml {ITEM} {ADDRESS}/category/garden/"
 DIFF = f"scrapy history {ITEM} --diff"
 # Each terminal picture: its name, the simulated time, and the commands as the tutorials print them,
 # which `tests/unit/cli/test_docs.py` checks.
@@ -113,74 +111,6 @@ clip-path="url(#{unique_id}-clip-terminal)">
 """
 
 
-class Front(BaseHTTPRequestHandler):
-    """Serves the demo site's shop by the paths of the tutorial, and its blog as a feed."""
-
-    upstream = ""
-    world = World()
-    # The tutorial follows item 1, so it is one that changes a few times a week.
-    items = sorted(world.items, key=lambda item: (item.ends is not None, item.appears > START,
-                                                  abs(item.per_week - 4), item.number))  # fmt: skip
-    clock: datetime = NOON
-
-    def do_GET(self) -> None:
-        """Answer a request with the demo site's page."""
-        if self.path == "/feed":
-            self.reply(200, {"Content-Type": "application/rss+xml"}, self.feed())
-            return
-        request = Request(self.upstream + self.renamed(self.path))
-        if tag := self.headers.get("If-None-Match"):
-            request.add_header("If-None-Match", tag)
-        try:
-            response = build_opener(ProxyHandler({})).open(request, timeout=10)
-        except HTTPError as error:
-            response = error
-        with response:
-            kept = ("Content-Type", "ETag", "Last-Modified")
-            headers = {name: response.headers[name] for name in kept if response.headers[name]}
-            self.reply(response.status, headers, self.rewritten(response.read()))
-
-    def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Send a whole response."""
-        self.send_response(status)
-        for name, value in (headers | {"Content-Length": str(len(body))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if status != 304:
-            self.wfile.write(body)
-
-    def renamed(self, path: str) -> str:
-        """Return the demo site's path of a tutorial's path."""
-        if match := re.fullmatch(r"/item/(\d+)", path):
-            return self.items[int(match[1]) - 1].path
-        if path in ("/sitemap.xml", "/robots.txt"):
-            return f"/nothing{path}"
-        return path.replace("/category/", "/shop/")
-
-    def rewritten(self, body: bytes) -> bytes:
-        """Return a page whose links have the tutorial's paths."""
-        text = body.decode()
-        for number, item in enumerate(self.items, start=1):
-            text = text.replace(item.path, f"/item/{number}")
-        return text.replace("/shop/", "/category/").encode()
-
-    def feed(self) -> bytes:
-        """Return the newest posts of the demo site's blog as RSS."""
-        now = Front.clock
-        posts = [post for post in self.world.posts if post.published <= now][:10]
-        items = "".join(
-            f"<item><title>{post.title}</title><link>{BLOG}{post.path}</link>"
-            f"<guid>{post.path}</guid><pubDate>{format_datetime(post.published)}</pubDate>"
-            f"<description>{' '.join(post.body(now))}</description></item>"
-            for post in posts
-        )
-        head = f"<title>Millrace</title><link>{BLOG}/</link><description>Notes</description>"
-        return f'<rss version="2.0"><channel>{head}{items}</channel></rss>'.encode()
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
 class Recorder:
     """A temporary project folder in which commands run and are recorded."""
 
@@ -200,14 +130,13 @@ class Recorder:
             (folder / name).write_text(content, encoding="utf-8")
 
     def local(self, text: str) -> str:
-        """Return a text with the address that is up instead of the example hosts."""
-        return text.replace(SHOP, self.address).replace(BLOG, self.address)
+        """Return a text with the address that is up instead of that of `make site`."""
+        return text.replace(ADDRESS, self.address)
 
     def public(self, text: str) -> str:
-        """Return an output with the example hosts instead of the address that is up."""
-        text = text.replace(f"{self.address}/feed", f"{BLOG}/feed").replace(self.address, SHOP)
-        host = self.address.removeprefix("http://")
-        return text.replace(host, "shop.example").replace(str(self.folder), "~/freshet")
+        """Return an output with the address of `make site` instead of the one that is up."""
+        hosts = (each.removeprefix("http://") for each in (self.address, ADDRESS))
+        return text.replace(*hosts).replace(str(self.folder), "~/freshet")
 
     def environment(self, now: datetime) -> dict[str, str]:
         """Return the variables of a command at a simulated time."""
@@ -252,7 +181,6 @@ class Recorder:
     def set_clock(self, now: datetime) -> None:
         """Set the clock of the sites."""
         self.site.set_clock(now)
-        Front.clock = now
 
     def visit(self, since: datetime, until: datetime, every: timedelta) -> None:
         """Crawl the shop as cron would."""
@@ -329,7 +257,7 @@ def recorder() -> Iterator[Recorder]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pictures-")))
         site = stack.enter_context(RunningSite())
-        Front.upstream = site.url
+        Front.now = FileClock(site.clock, START).now
         # Plans spread visits by their URLs, so the figures depend on the port.
         front = ThreadingHTTPServer(("127.0.0.1", PORT), Front)
         threading.Thread(target=front.serve_forever, daemon=True).start()

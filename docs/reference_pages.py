@@ -1,9 +1,11 @@
-"""Generate the reference pages from the code, so that they describe the version they belong to.
+"""Generate parts of the reference from the code: `make reference`.
 
-A page of `docs/reference` holds lines such as `<!-- generated: settings -->`. When Sphinx reads the
-page, this extension replaces each of them with Markdown from the settings, the parsers of the
-commands, the types of their JSON output, the validators of the collections, the metrics catalog or
-the models of site definitions. It also publishes the JSON Schema of each document that a command
+A page holds lines such as `<!-- generated: settings -->` and `<!-- end: settings -->`. What is
+between them comes from the settings, the parsers of the commands, the types of their JSON output,
+the validators of the collections, the metrics catalog or the models of site definitions. It is
+committed, so that people can also read the pages in the repository. A test fails if it is outdated.
+
+As an extension of Sphinx, this module publishes the JSON Schema of each document that a command
 prints with `--json`.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -42,9 +45,12 @@ from spiders.wrapper import Arguments
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
-    from sphinx.environment import BuildEnvironment
 
-PLACEHOLDER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+DOCS = Path(__file__).resolve().parent
+PART = re.compile(
+    r"^<!-- generated: (?P<name>\w+) -->\n(?:.*?^<!-- end: (?P=name) -->\n)?",
+    re.MULTILINE | re.DOTALL,
+)
 # Outside of code, Markdown would take these for emphasis and HTML.
 CODE_OR_SPECIAL = re.compile(r"(`[^`]*`)|([*<])")
 # The meaning of a default of None, in a description.
@@ -422,15 +428,32 @@ def cell(text: str | None) -> str:
     return CODE_OR_SPECIAL.sub(lambda match: match[1] or f"\\{match[2]}", line)
 
 
-def replace_placeholders(_: Sphinx, __: str, source: list[str]) -> None:
-    """Put the generated Markdown into the source of a page."""
-    source[0] = PLACEHOLDER.sub(lambda match: "\n".join(GENERATORS[match[1]]()), source[0])
+def current(page: str) -> str:
+    """Return the text of a page with its generated parts as the code is now."""
+
+    def generated(match: re.Match[str]) -> str:
+        name = match["name"]
+        text = "\n".join(GENERATORS[name]()).strip("\n")
+        return f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end: {name} -->\n"
+
+    return PART.sub(generated, page)
 
 
-def generated_pages(_: Sphinx, env: BuildEnvironment, *__: object) -> list[str]:
-    """Return the pages to read again in every build, as the code may have changed."""
-    paths = {name: Path(env.doc2path(name)) for name in env.found_docs}
-    return [name for name in paths if PLACEHOLDER.search(paths[name].read_text(encoding="utf-8"))]
+def pages() -> Iterator[Path]:
+    """Yield the pages with generated parts."""
+    for path in sorted(DOCS.rglob("*.md")):
+        if PART.search(path.read_text(encoding="utf-8")):
+            yield path
+
+
+def main() -> int:
+    """Write the generated parts of all pages; print the pages that changed."""
+    for path in pages():
+        before = path.read_text(encoding="utf-8")
+        if (after := current(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"Wrote {path.relative_to(DOCS.parent)}")
+    return 0
 
 
 def publish_schemas(app: Sphinx, error: Exception | None) -> None:
@@ -448,6 +471,8 @@ def publish_schemas(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension with Sphinx."""
     app.connect("build-finished", publish_schemas)
-    app.connect("source-read", replace_placeholders)
-    app.connect("env-get-outdated", generated_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -128,6 +128,11 @@ def absolute_url(value: str) -> str:
     return value
 
 
+def domain_of(value: str) -> str:
+    """Return the canonical name of a domain."""
+    return host_of(canonical(f"http://{value}/"))
+
+
 def checked_window(value: str) -> str:
     """Return visiting hours such as `Mon-Fri 08:00-18:00`. Raises ValueError if invalid."""
     open_hours([value])
@@ -143,10 +148,7 @@ StartUrls = Annotated[
     tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(as_tuple)
 ]
 Domains = Annotated[
-    tuple[
-        Annotated[str, AfterValidator(lambda value: host_of(canonical(f"http://{value}/")))], ...
-    ],
-    BeforeValidator(as_tuple),
+    tuple[Annotated[str, AfterValidator(domain_of)], ...], BeforeValidator(as_tuple)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 Windows = Annotated[

@@ -168,7 +168,8 @@ def feed_url(text: str, config: Config) -> str:
     if "@" in urlsplit(url).netloc:
         raise ValueError(
             "URLs must not contain a user name or password. Add the feed to a separate spider "
-            "(--spider NAME) whose file sets headers = { Authorization = 'Basic ${VARIABLE}' }"
+            "(--spider NAME) whose file sets headers = { Authorization = 'Basic ${VARIABLE}' } and "
+            "credentials_for"
         )
     strip = config.strip_parameters
     url = canonical(url, TRACKING_PARAMETERS if strip is None else strip)

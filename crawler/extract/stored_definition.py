@@ -69,10 +69,10 @@ class Definition:
         session cookie may have any name.
         """
         kept, withheld = dict(values), []
-        for key, name in secrets_of(values):
-            if not VARIABLE.search(str(values[key][name])):
-                kept[key] = {each: kept[key][each] for each in kept[key] if each != name}
-                withheld.append(f"{key}.{name}")
+        for key, entry in secrets_of(values):
+            if not VARIABLE.search(str(values[key][entry])):
+                kept[key] = {each: kept[key][each] for each in kept[key] if each != entry}
+                withheld.append(f"{key}.{entry}")
         keys = json.dumps(kept, ensure_ascii=False, default=str)
         return cls(name, reader, keys, file, tuple(withheld))
 

@@ -63,4 +63,3 @@ class OwnPlaces:
         for scheme, port in sorted(self._ports - known if self._domains else ()):
             return f"{scheme}://{self._domains[0]}:{port}"
         return None
-

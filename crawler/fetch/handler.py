@@ -49,6 +49,7 @@ from service_identity.exceptions import CertificateError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from service_identity.pyopenssl import extract_patterns
 from twisted.internet._sslverify import ClientTLSOptions
+from twisted.internet.base import ReactorBase
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import platformTrust
@@ -70,6 +71,9 @@ from crawler.items import ARCHIVED, CONFIRMS, Target
 if TYPE_CHECKING:
     from crawler.fetch.sql import Queries
 
+# Twisted times its calls by the wall clock. A clock that jumps ahead would end all requests in
+# flight. This module is loaded before a crawl schedules its first call.
+ReactorBase.seconds = staticmethod(monotonic)  # type: ignore[method-assign]
 # The limit of Chrome; curl allows 300 kB.
 HEAD_BYTES = 262_144
 LINE_BYTES = 16_384

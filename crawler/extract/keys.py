@@ -114,7 +114,7 @@ def expanded_proxy(value: str) -> str:
 def absolute_url(value: str) -> str:
     """Return an absolute http(s) URL. Raises ValueError for other values and for credentials."""
     try:
-        is_valid = is_http(canonical(value))
+        is_valid = is_http(canonical(value)) and urlsplit(value.strip(BLANKS)).port != 0
     except ValueError:
         is_valid = False
     if not is_valid:

@@ -173,7 +173,7 @@ def feed_url(text: str, config: Config) -> str:
         )
     strip = config.strip_parameters
     url = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
-    if not is_http(url) or re.search(r"\s", url):
+    if not is_http(url) or re.search(r"\s", url) or urlsplit(url).port == 0:
         raise ValueError("not an http or https URL")
     return url
 

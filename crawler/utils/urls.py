@@ -125,7 +125,7 @@ def place_of(url: str) -> tuple[str, str, int]:
     """
     try:
         parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 0)
+        port = PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
     except ValueError:
         return "", "", 0
     return parts.scheme, host_of(url).removeprefix("www."), port

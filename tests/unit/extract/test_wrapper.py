@@ -64,6 +64,7 @@ def test_a_misspelled_key_is_named_rather_than_the_key_that_is_missing() -> None
         ({"start_urls": "shop.example"}, "start_urls:", "'shop.example' is not an absolute"),
         ({"start_urls": "a.example:81/x"}, "start_urls:", "Did you mean https://a.example:81/x?"),
         ({"start_urls": [SITE, "ftp://a/"]}, "start_urls.1", "not an absolute http or https"),
+        ({"start_urls": ["http://a.test:0/"]}, "start_urls", "not an absolute http or https"),
         ({"start_urls": "http://a.example:99999/"}, "start_urls:", "http://a.example:99999/"),
         ({"timezone": "Europe/Lundun"}, "timezone", "unknown time zone: 'Europe/Lundun'"),
         ({"timezone": "../../etc/passwd"}, "timezone", "unknown time zone: "),

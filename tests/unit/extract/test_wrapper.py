@@ -72,6 +72,12 @@ def test_a_misspelled_key_is_named_rather_than_the_key_that_is_missing() -> None
         ({"fields": {"a": "h1["}}, "fields.a", "bad selector 'h1['"),
         ({"fields": {"a": {"xpath": "//["}}}, "fields.a", "bad selector '//['"),
         ({"fields": {"a": {"jmespath": "["}}}, "fields.a", "bad selector '['"),
+        (
+            {"fields": {"a": {"xpath": "//table[matches(., 'x')]"}}},
+            "fields.a",
+            "unknown function matches()",
+        ),
+        ({"fields": {"a": {"xpath": "//table[. = $x]"}}}, "fields.a", "undefined variable $x"),
         ({"fields": {"a": {"css": "b", "kind": "text"}}}, "fields.a.kind", "unknown key"),
         ({"fields": {"a": {"css": "b", "type": "money"}}}, "fields.a.type", "'price'"),
         ({"fields": {"url": "h1"}}, "fields", "invalid or reserved field name: 'url'"),

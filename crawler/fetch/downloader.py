@@ -56,7 +56,7 @@ REFUSED = frozenset({403, 429})
 MAX_WAITS = 3
 PAUSE_HOURS = 1.0
 # A Retry-After on one page pauses the whole host, and the page may be the only one that is busy.
-MAX_PAUSE = timedelta(hours=PAUSE_HOURS)
+MAX_PAUSE = timedelta(hours=6)
 
 
 class NotRequested(IgnoreRequest):

@@ -73,6 +73,85 @@ def flaky() -> Iterator[str]:
         server.shutdown()
 
 
+class Private(BaseHTTPRequestHandler):
+    """A site that shows a login page without its cookie; every page keeps the same ETag."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def do_GET(self) -> None:
+        Private.asked[self.path] += 1
+        is_in = "sid=s3cret" in (self.headers.get("Cookie") or "")
+        is_in = is_in or self.headers.get("Authorization") == "Bearer s3cret"
+        status = 304 if self.headers.get("If-None-Match") else 200
+        if self.path == "/robots.txt":
+            status = 404
+        elif self.path == "/home/1" and not is_in:
+            status = 302
+        body = b"<title>Our shop</title><h1>Hello</h1><input type=password name=p><p>Who are you?"
+        if is_in and self.path == "/list":
+            body = b"<h1>list</h1><a href=/item/1>1</a><a href=/item/2>2</a>"
+        elif is_in:
+            body = b"<h1>Tea</h1><p>A cup of tea from the mountains, freshly brewed today.</p>"
+        elif self.path == "/open/1":
+            body = b"<h1>Open</h1><p>Everybody may read this page about tea and coffee.</p>"
+        body = b"" if status == 304 else body
+        self.send_response(status)
+        for name, value in {"Content-Type": "text/html", "ETag": '"1"', "Location": "/"}.items():
+            if name != "Location" or status == 302:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def private() -> Iterator[str]:
+    """Run the private site and yield its URL."""
+    Private.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Private) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "keys", [{"cookies": {"sid": "${SID}"}}, {"headers": {"Authorization": "Bearer ${SID}"}}]
+)
+def test_pages_read_as_login_pages_are_due_after_a_cookie_is_added(
+    freshet: Freshet, database: Db, private: str, keys: dict[str, object]
+) -> None:
+    paths = ("/list", "/item/1", "/open/1", "/home/1")
+    given: dict[str, object] = {
+        "start_urls": [f"{private}{path}" for path in paths], "list_pages": "/list",
+        "item_pages": "/(?:item|open|home)/", "cells": {
+            "greeting": {"url": f"{private}/cell", "css": "h1"},
+        },
+    }  # fmt: skip
+
+    def crawl(keys: dict[str, object]) -> str:
+        wrapper = freshet.wrapper("shop", **keys)
+        return freshet("crawl", "site", "-a", f"wrapper={wrapper}", SID="s3cret").err
+
+    crawl(given)
+    assert target(database, f"{private}/item/1")["outcome"] == "new", "not read as a page"
+    Private.asked.clear()
+    assert "nothing was due" in crawl(given)
+    edited = given | keys
+    crawl(edited)
+    read = {path for path in Private.asked if path != "/robots.txt"}
+    assert read == {"/list", "/item/1", "/item/2", "/home/1", "/cell"}
+    for path in ("/item/1", "/item/2", "/home/1"):
+        (post,) = database.posts.find({"url": f"{private}{path}"})
+        assert "mountains" in str(post), post
+    Private.asked.clear()
+    assert "nothing was due" in crawl(edited)
+    crawl(edited | {"robots": False})
+    assert not Private.asked, "pages without doubt are due again"
+
+
 def shop(freshet: Freshet, url: str, **keys: object) -> Path:
     given: dict[str, object] = {
         "start_urls": [f"{url}/list"], "item_pages": "/item/", "fields": {"title": "h1"},

@@ -29,6 +29,7 @@ from crawler.exchange.watch import (
     texts,
 )
 from crawler.utils.sandbox import TimeLimitExceeded, time_limit
+from crawler.utils.urls import proxy_problem
 
 URLWATCH = "urlwatch or webchanges"
 MAX_DEPTH, READ_SECONDS = 40, 120
@@ -228,7 +229,10 @@ def _take_connection(watch: Watch, values: Mapping[str, Any]) -> None:
         watch.keys["verify_tls"] = False
     proxies = {str(values[key]) for key in ("http_proxy", "https_proxy") if values.get(key)}
     if len(proxies) == 1 and "@" not in (proxy := proxies.pop()):
-        watch.keys["proxy"] = watch.literal("http_proxy", proxy)
+        if (problem := proxy_problem(proxy)) is None:
+            watch.keys["proxy"] = watch.literal("http_proxy", proxy)
+        else:
+            watch.lose("http_proxy", problem)
     elif proxies:
         watch.lose("http_proxy", "has a password, or differs by scheme; set proxy")
 

@@ -22,7 +22,7 @@ from pydantic import Field as Key
 from crawler.config import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.extract.fields import SELECTOR_ERRORS, Field, squeeze
 from crawler.utils.regex import compiled
-from crawler.utils.urls import BLANKS, canonical, host_of, is_http, scheme_hint
+from crawler.utils.urls import BLANKS, canonical, host_of, is_http, proxy_problem, scheme_hint
 from schedules.calendar import open_hours
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
@@ -105,10 +105,16 @@ def expanded_texts(value: dict[str, str]) -> dict[str, str]:
 
 
 def expanded_proxy(value: str) -> str:
-    """Expand `${VARIABLE}` in a proxy's URL. Raises ValueError for a password as plain text."""
+    """Expand `${VARIABLE}` in a proxy's URL.
+
+    Raises ValueError for a password as plain text, and for a proxy that requests cannot use.
+    """
     if shows_secret(value):
         raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
-    return expanded(value)
+    url = expanded(value)
+    if (problem := proxy_problem(url)) is not None:
+        raise ValueError(problem)
+    return url
 
 
 def absolute_url(value: str) -> str:

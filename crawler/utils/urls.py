@@ -131,6 +131,19 @@ def place_of(url: str) -> tuple[str, str, int]:
     return parts.scheme, host_of(url).removeprefix("www."), port
 
 
+def proxy_problem(url: str) -> str | None:
+    """Return why requests cannot use a proxy; None if they can."""
+    parts = urlsplit(url.strip())
+    if parts.scheme.lower() != "http":
+        kind = f"{parts.scheme.lower()}:// proxies" if "://" in url else "URLs without http://"
+        return f"{kind} are not supported. Use an HTTP proxy, such as http://HOST:PORT"
+    try:
+        is_valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    return None if is_valid else "not a URL of a proxy, such as http://HOST:PORT"
+
+
 def without_userinfo(url: str) -> str:
     """Return a valid absolute URL without user name and password, which Freshet does not send."""
     if "@" not in url:

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 # Twisted times its calls by the wall clock. A clock that jumps ahead would end all requests in
 # flight. This module is loaded before a crawl schedules its first call.
-ReactorBase.seconds = staticmethod(monotonic)  # type: ignore[method-assign]
+ReactorBase.seconds = staticmethod(monotonic)
 # The limit of Chrome; curl allows 300 kB.
 HEAD_BYTES = 262_144
 LINE_BYTES = 16_384

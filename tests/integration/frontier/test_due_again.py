@@ -73,6 +73,42 @@ def flaky() -> Iterator[str]:
         server.shutdown()
 
 
+def test_pages_that_no_pattern_selects_any_more_are_retired(
+    freshet: Freshet, database: Db, flaky: str
+) -> None:
+    kept = {f"/item/{n}": 1 for n in range(6, ITEMS)}
+    freshet.crawl(shop(freshet, flaky))
+    asked()
+    edited = shop(freshet, flaky, not_item_pages=r"/item/[0-5]$")
+    line = "no pattern selects 6 pages any more, so they are retired; 0 pages are selected again"
+    assert line in freshet.crawl(edited, "-a", "full=1", hours=30).err
+    assert asked() == kept | {"/list": 1}
+    row = target(database, f"{flaky}/item/0")
+    assert (row["retired"], row["gone"], row["requested"]) == (True, True, 1)
+    assert "retired" not in freshet.crawl(edited, hours=60).err
+    assert not {f"/item/{n}" for n in range(6)} & asked().keys()
+    said = freshet("explain", f"{flaky}/item/0", COLUMNS="300").out
+    assert "Retired: this URL is matched by no pattern of the site definition" in said
+    assert database.posts.count_documents({"url": f"{flaky}/item/0"}) == 1
+    line = "no pattern selects 0 pages any more, so they are retired; 6 pages are selected again"
+    assert line in freshet.crawl(shop(freshet, flaky), hours=61).err
+    assert {f"/item/{n}" for n in range(6)} <= asked().keys()
+    assert "retired" not in target(database, f"{flaky}/item/0")
+
+
+def test_former_start_urls_and_other_hosts_are_retired(
+    freshet: Freshet, database: Db, flaky: str
+) -> None:
+    starts = [f"{flaky}/list", f"{flaky}/old", f"{flaky}/item/1"]
+    freshet.crawl(shop(freshet, flaky, start_urls=starts))
+    asked()
+    edited = shop(freshet, flaky, start_urls=[f"{flaky}/list"])
+    assert "no pattern selects 1 page any more, so it is retired" in freshet.crawl(edited).err
+    freshet.crawl(edited, "-a", "full=1", hours=1)
+    assert "/old" not in asked()
+    assert "retired" not in target(database, f"{flaky}/item/1")
+
+
 class Private(BaseHTTPRequestHandler):
     """A site that shows a login page without its cookie; every page keeps the same ETag."""
 

@@ -131,6 +131,12 @@ def place_of(url: str) -> tuple[str, str, int]:
     return parts.scheme, host_of(url).removeprefix("www."), port
 
 
+def site_of(url: str) -> tuple[str, int]:
+    """Return host without `www.` and port of a URL, with 80 for port 443: a site may use both."""
+    _, host, port = place_of(url)
+    return host, 80 if port == 443 else port
+
+
 def proxy_problem(url: str) -> str | None:
     """Return why requests cannot use a proxy; None if they can."""
     parts = urlsplit(url.strip())

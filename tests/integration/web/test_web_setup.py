@@ -171,6 +171,19 @@ def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
     assert "frame-src 'self'" in page.headers["content-security-policy"]
 
 
+def test_another_port_is_another_site(local: Browser, site: Site) -> None:
+    other = "https://shop.example:8443/"
+    links = "".join(f"<li><a href={HOME}product/tea-{n}/>{t}</a>" for n, t in enumerate(TITLES))
+    site.pages[other] = f"{PAGES[HOME].replace('/product/', '/ware/')}<main><ul>{links}</ul>"
+    begin(local)
+    new = local.get(begin(local, other).headers["location"]).text
+    assert "/ware/" in new
+    assert "/product/" not in new
+    first = local.get("/setup/new", params={"url": HOME}).text
+    assert "/product/" in first
+    assert "/ware/" not in first
+
+
 def test_a_host_without_a_scheme_may_have_no_https(local: Browser, site: Site) -> None:
     site.pages["http://plain.example/"] = site.pages[HOME]
     response = begin(local, "plain.example")

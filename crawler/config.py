@@ -620,23 +620,31 @@ def _variable(field: str) -> str:
     return name if name in UNPREFIXED or name.startswith(PREFIX) else PREFIX + name
 
 
-VARIABLE = re.compile(r"\$\{(\w+)\}")
+# `${NAME}` stands for a variable, `$${NAME}` for the text `${NAME}`.
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
+_LIKE_VARIABLE = re.compile(r"\$\{\w+\}")
+_REFERENCE = re.compile(r"\$(\$\{\w+\})|\$\{(\w+)\}")
 SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|session", re.I)
 
 
 def expanded(value: str) -> str:
-    """Expand `${NAME}` variables of the environment or of `.env`.
+    """Expand `${NAME}` variables of the environment or of `.env`; `$${NAME}` becomes `${NAME}`.
 
     Raises ValueError if one is not set.
     """
-    return VARIABLE.sub(lambda match: _value(match[1]), value)
+    return _REFERENCE.sub(lambda match: match[1] or _value(match[2]), value)
+
+
+def unexpanded(value: str) -> str:
+    """Return a text that `expanded` turns into `value`: a text from outside is no reference."""
+    return _LIKE_VARIABLE.sub(r"$\g<0>", value)
 
 
 def expanded_url(value: str) -> str:
     """Expand variables in a URL; percent-encode the values unless one is the whole URL."""
     if whole := VARIABLE.fullmatch(value):
         return _value(whole[1])
-    return VARIABLE.sub(lambda match: quote(_value(match[1]), safe=""), value)
+    return _REFERENCE.sub(lambda match: match[1] or quote(_value(match[2]), safe=""), value)
 
 
 def shows_secret(url: str) -> bool:

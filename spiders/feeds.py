@@ -22,7 +22,7 @@ from crawler.extract.response import fresh_hours, moved_to, status_outcome
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
-from crawler.fetch.credentials import OwnPlaces
+from crawler.fetch.places import PLACE_KEYS, OwnPlaces
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, NoFeed, Outcome, Target
 from crawler.storage import targets, websub
@@ -155,12 +155,13 @@ class FeedsSpider(WrapperSpider):
     def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
         """Return the feed's new URL; None without one.
 
-        Also None for a new host if the definition has headers or cookies, because the stored URL of
-        a feed receives them.
+        Also None if the stored URL receives the headers and cookies of the definition, and the new
+        one would not.
         """
-        new, wrapper = moved_to(response, fetched.final_url), self.wrapper
-        if new and (wrapper.headers or wrapper.cookies):
-            return new if OwnPlaces([fetched.target.url]).cover(new) else None
+        new = moved_to(response, fetched.final_url)
+        own = OwnPlaces.of(self.wrapper.model_dump(include=PLACE_KEYS))
+        if new and own and own.cover(fetched.target.url) and not own.cover(new):
+            return None
         return new
 
     async def _delivered(self, target: Target, push: Delivery) -> Fetched:

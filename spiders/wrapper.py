@@ -52,13 +52,13 @@ from crawler.extract.response import (
     decoded,
     failure_text,
     is_long,
+    judge,
     moved_to,
     page_of,
     page_problem,
     parts_of,
     raw_hash,
     release_page,
-    stand_in,
     status_outcome,
     validators_of,
     with_valid_base,
@@ -492,7 +492,7 @@ class WrapperSpider(Spider):
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
             if not any(link.kind is Kind.ITEM for link in fetched.links):
-                fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
+                judge(page, fetched)
         else:
             return
         final, asked = fetched.final_url, fetched.target.url
@@ -513,7 +513,7 @@ class WrapperSpider(Spider):
         fetched.empty_fields = tuple(name for name in self.wrapper.field_names if name in missing)
         # A page with all of several fields is the right one, whatever its heading says.
         if missing or len(content) < 2 or self.wrapper.wants_main_text:
-            fetched.stand_in = stand_in(page, is_known=fetched.target.content_hash is not None)
+            judge(page, fetched)
         longest = self.config.url_characters
         stated = fetched.canonical_url = stated_item(page, self.wrapper, longest)
         url = fetched.final_url or fetched.target.url
@@ -672,6 +672,7 @@ class CellReader:
         else:
             assert isinstance(page, TextResponse)
             page = with_valid_base(page)
+            fetched.doubtful = asks_password(page)
             content = self.spider.read_fields(page, cell.selectors)
             if all(value in NOTHING for value in content.values()):
                 selector = cell.css or cell.xpath or cell.jmespath

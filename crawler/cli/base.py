@@ -317,13 +317,15 @@ def table(*columns: str, right: Collection[str] = (), whole: Collection[str] = (
     return made
 
 
-def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Open the database and return the result of `work`."""
+def with_database(
+    config: Config, work: Callable[[Database], Awaitable[T]], *, prepares: bool = True
+) -> T:
+    """Open the database and return the result of `work`. prepares: as in `Store.open`."""
     # The driver is slow to import, and --help does not need it.
     from crawler.storage.client import opened
 
     async def run() -> T:
-        async with opened(config) as db:
+        async with opened(config, prepares=prepares) as db:
             return await work(db)
 
     return asyncio.run(run())

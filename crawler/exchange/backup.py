@@ -2,7 +2,7 @@
 
     freshet-backup.txt     description of the file; the first entry, to recognize a truncated file
     collections/NAME.bson  documents of a collection, in the form of mongodump
-    manifest.json          version, time; options, indexes, count, digest of each collection
+    manifest.json          version, time; options, further indexes, count, digest of each collection
 
 A backup is written to a temporary file, which is read back and checked before it gets its name.
 """
@@ -21,13 +21,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+import bson
 from bson import json_util
 from bson.errors import BSONError
 
 from crawler.errors import Busy, ConfigError
 from crawler.storage import transfer
 from crawler.storage.client import META, VERSION, Database
-from crawler.storage.schema import RESTORED
+from crawler.storage.dedup.index import META as INDEX
+from crawler.storage.dedup.index import MONGODB, REDIS
+from crawler.storage.schema import RESTORED, is_version
 from crawler.storage.transfer import Contents, Shape
 from crawler.utils.files import file_errors, sync_folder
 from crawler.utils.process import Say
@@ -64,6 +67,12 @@ class Manifest:
     collections: tuple[Contents, ...]
 
     @property
+    def other_indexes(self) -> list[str]:
+        """Return the indexes outside the schema, such as `NAME of COLLECTION`."""
+        shapes = [each.shape for each in self.collections]
+        return [f"{index} of {shape.name}" for shape in shapes for index in shape.indexes]
+
+    @property
     def documents(self) -> int:
         """Return the number of documents of all collections."""
         return sum(self.counts.values())
@@ -89,7 +98,7 @@ class Manifest:
                     {
                         "name": each.shape.name,
                         "options": each.shape.options,
-                        "indexes": list(each.shape.indexes),
+                        "other_indexes": list(each.shape.indexes),
                         "documents": each.documents,
                         "sha256": each.sha256,
                     }
@@ -109,12 +118,16 @@ class Manifest:
         rows: Sequence[dict[str, Any]] = values["collections"]
         contents = tuple(
             Contents(
-                Shape(str(row["name"]), dict(row["options"]), [dict(i) for i in row["indexes"]]),
+                Shape(
+                    str(row["name"]), dict(row["options"]), [str(i) for i in row["other_indexes"]]
+                ),
                 int(row["documents"]),
                 str(row["sha256"]),
             )
             for row in rows
         )
+        if not is_version(values["version"]) or not isinstance(values["at"], datetime):
+            raise ValueError("no valid version or time")
         return cls(int(values["version"]), values["at"], str(values["database"]), contents)
 
     def check_names(self, archive: zipfile.ZipFile) -> None:
@@ -122,7 +135,10 @@ class Manifest:
         names = [each.shape.name for each in self.collections]
         entries = archive.namelist()
         is_meant = all(
-            name and not name.startswith(("system.", RESTORED)) and "$" not in name
+            name
+            and not name.startswith(("system.", RESTORED))
+            and "$" not in name
+            and name != transfer.LEASES
             for name in names
         )
         is_whole = sorted(entries) == sorted([FIRST, MANIFEST, *map(_entry, names)])
@@ -209,7 +225,8 @@ class Backup:
             except zipfile.BadZipFile:
                 problem = "incomplete: the end of the file is missing. Copy it again"
                 raise ConfigError(f"{name}: {problem}, or use another backup") from None
-            except (*BROKEN, KeyError, TypeError, ValueError, BSONError):
+            except (*BROKEN, AttributeError, KeyError, RecursionError, TypeError, ValueError,
+                    BSONError):  # fmt: skip
                 raise ConfigError(DAMAGED.format(name, "its manifest is invalid")) from None
             if manifest.version > VERSION:
                 raise ConfigError(
@@ -219,7 +236,10 @@ class Backup:
             yield cls(archive, manifest, name)
 
     def verify(self, say: Say) -> None:
-        """Read the whole file, and raise ConfigError unless all counts and digests are right."""
+        """Read the whole file.
+
+        Raises ConfigError unless all counts and digests, and the data version, are right.
+        """
         for collection in self.manifest.collections:
             name, digest, n = collection.shape.name, hashlib.sha256(), 0
             for batch in self.documents(name):
@@ -230,6 +250,25 @@ class Backup:
             if (n, digest.hexdigest()) != (collection.documents, collection.sha256):
                 problem = f"the documents of {name} are not those that were written"
                 raise ConfigError(DAMAGED.format(self.name, problem))
+        self._verify_meta()
+
+    def _verify_meta(self) -> None:
+        """Raise ConfigError unless a database with this `meta` can be opened."""
+        meta: dict[Any, dict[str, Any]] = {}
+        try:
+            for batch in self.documents("meta"):
+                rows = map(bson.decode, batch)
+                meta |= {row["_id"]: row for row in rows if isinstance(row["_id"], str)}
+        except (BSONError, KeyError, TypeError, ValueError):
+            meta = {}
+        version = meta.get(META["_id"], {}).get("version")
+        index = meta.get(INDEX["_id"], {"scheme": "", "backend": MONGODB})
+        if not isinstance(index.get("scheme"), str) or index.get("backend") not in (MONGODB, REDIS):
+            problem = "its index of near-duplicates has no valid scheme or backend"
+            raise ConfigError(DAMAGED.format(self.name, problem))
+        if version != self.manifest.version or not is_version(version):
+            problem = f"its collection 'meta' has not data version {self.manifest.version}"
+            raise ConfigError(DAMAGED.format(self.name, problem))
 
     def documents(self, name: str) -> Iterator[list[bytes]]:
         """Yield batches of the documents of a collection as BSON. Raises ConfigError."""
@@ -261,8 +300,9 @@ class Backup:
         Raises StorageError and ConfigError, with the database unchanged.
         """
         await transfer.replace_all(
-            db, Path(self.name).name, self.manifest.collections, self.documents, say
-        )
+            db, Path(self.name).name, self.manifest.version, self.manifest.collections,
+            self.documents, say,
+        )  # fmt: skip
 
 
 def _entry(collection: str) -> str:

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError
-from crawler.exchange.watch_formats import Watch, WatchFile
-from crawler.extract.keys import absolute_url
+from crawler.exchange.watch import MAX_KEY_CHARACTERS, NO_EXCLUSION, Watch, WatchFile
+from crawler.extract.keys import absolute_url, checked_css
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import toml_of
@@ -104,7 +104,8 @@ def plan(file: WatchFile, config: Config, existing: Mapping[str, str]) -> Plan:
             _check(watch, config)
         if watch.refusal is not None:
             continue
-        key = json.dumps([_url(watch), watch.fields, watch.every], sort_keys=True)
+        read = [_url(watch), watch.fields, watch.every, watch.keys.get("ignore")]
+        key = json.dumps(read, sort_keys=True)
         if (earlier := seen.setdefault(key, watch.where)) != watch.where:
             watch.refusal = f"the same as {earlier}"
         elif watch.is_feed:
@@ -188,6 +189,45 @@ def _check(watch: Watch, config: Config) -> None:
     if watch.is_feed and watch.fields:
         watch.lose("selector", "all posts of a feed are collected")
         watch.fields = {}
+    if watch.refusal is None:
+        _check_settings(watch)
+
+
+def _check_settings(watch: Watch) -> None:
+    """Record the settings that the target of a watch cannot have; set its refusal."""
+    _take_ignored(watch)
+    if watch.is_feed:
+        for key in [*watch.headers, *watch.keys]:
+            watch.lose(key, "all feeds of a list have the same settings")
+        return
+    if watch.needs_page and watch.every is not None and watch.every < HOUR_SECONDS:
+        watch.lose("interval", "pages with offers are visited once an hour at most")
+        watch.every = HOUR_SECONDS
+    if watch.name and not _is_cell(watch):
+        watch.lose(watch.name_key, "pages are shown with their own titles")
+    # Here, so that one bad selector does not refuse the other watches of a list of cells.
+    planned = _definition([(0, watch)])
+    try:
+        any_wrapper(planned.values, planned.name)
+    except WrapperError as error:
+        watch.refusal = str(error).removeprefix(f"{planned.name}: ")
+
+
+def _take_ignored(watch: Watch) -> None:
+    """Take the selectors of elements to leave out, as far as the definition can have them."""
+    for key, text in watch.ignore:
+        reason = NO_EXCLUSION if watch.fields or watch.is_feed or _is_cell(watch) else None
+        if reason is None:
+            try:
+                selectors = watch.keys.setdefault("ignore", [])
+                if (css := checked_css(text.removeprefix("css:").strip())) not in selectors:
+                    selectors.append(css)
+                continue
+            except ValueError:
+                reason = f"only CSS selectors of elements, not {text[:MAX_KEY_CHARACTERS]!r}"
+        watch.lose(key, reason)
+    if not watch.keys.get("ignore"):
+        watch.keys.pop("ignore", None)
 
 
 def _url(watch: Watch) -> str:

@@ -111,6 +111,38 @@ SELECTOR_ERRORS = (
 )  # fmt: skip
 
 
+# Functions of XPath 1.0, and those that parsel and lxml add. libxml2 reports an unknown function
+# only when it evaluates the call, which may be in a predicate of an element that the page lacks.
+XPATH_FUNCTIONS = frozenset({
+    "last", "position", "count", "id", "local-name", "namespace-uri", "name", "string", "concat",
+    "starts-with", "contains", "substring-before", "substring-after", "substring", "string-length",
+    "normalize-space", "translate", "boolean", "not", "true", "false", "lang", "number", "sum",
+    "floor", "ceiling", "round", "has-class", "re:test", "re:match", "re:replace",
+    "set:difference", "set:distinct", "set:has-same-node", "set:intersection", "set:leading",
+    "set:trailing",
+})  # fmt: skip
+# Node tests and operators that may precede a parenthesis.
+_NO_FUNCTIONS = frozenset({
+    "node", "text", "comment", "processing-instruction", "and", "or", "div", "mod",
+})  # fmt: skip
+_LITERAL = re.compile(r"'[^']*'|\"[^\"]*\"")
+_CALL = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*(?::[A-Za-z_][\w.-]*)?)\s*\(")
+_XPATH_VARIABLE = re.compile(r"\$\s*[A-Za-z_][\w.-]*")
+
+
+def check_names(xpath: str) -> None:
+    """Raise ValueError for functions that XPath 1.0 lacks, and for variables."""
+    bare = _LITERAL.sub("''", xpath)
+    for call in _CALL.findall(bare):
+        if call not in XPATH_FUNCTIONS | _NO_FUNCTIONS:
+            raise ValueError(
+                f"unknown function {call}(). Selectors are XPath 1.0; re:test, re:match and "
+                "re:replace take regular expressions"
+            )
+    if variable := _XPATH_VARIABLE.search(bare):
+        raise ValueError(f"undefined variable {variable[0]}")
+
+
 class FieldType(StrEnum):
     """Types that the text of a field can be converted to."""
 
@@ -144,6 +176,7 @@ class Field(BaseModel):
             if self.css is not None:
                 Selector("<a/>").css(self.css)
             elif self.xpath is not None:
+                check_names(self.xpath)
                 for pattern in patterns_in(self.xpath):
                     compiled(pattern, "To exclude texts, use not(re:test(…))")
                 Selector("<a/>").xpath(self.xpath, namespaces=XPATH_NAMESPACES)

@@ -22,7 +22,7 @@ from pydantic import Field as Key
 from crawler.config import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.extract.fields import SELECTOR_ERRORS, Field, squeeze
 from crawler.utils.regex import compiled
-from crawler.utils.urls import BLANKS, canonical, host_of, is_http, scheme_hint
+from crawler.utils.urls import BLANKS, canonical, host_of, is_http, proxy_problem, scheme_hint
 from schedules.calendar import open_hours
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
@@ -105,16 +105,22 @@ def expanded_texts(value: dict[str, str]) -> dict[str, str]:
 
 
 def expanded_proxy(value: str) -> str:
-    """Expand `${VARIABLE}` in a proxy's URL. Raises ValueError for a password as plain text."""
+    """Expand `${VARIABLE}` in a proxy's URL.
+
+    Raises ValueError for a password as plain text, and for a proxy that requests cannot use.
+    """
     if shows_secret(value):
         raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
-    return expanded(value)
+    url = expanded(value)
+    if (problem := proxy_problem(url)) is not None:
+        raise ValueError(problem)
+    return url
 
 
 def absolute_url(value: str) -> str:
     """Return an absolute http(s) URL. Raises ValueError for other values and for credentials."""
     try:
-        is_valid = is_http(canonical(value))
+        is_valid = is_http(canonical(value)) and urlsplit(value.strip(BLANKS)).port != 0
     except ValueError:
         is_valid = False
     if not is_valid:
@@ -126,6 +132,11 @@ def absolute_url(value: str) -> str:
             "Use headers = { Authorization = 'Basic ${VARIABLE}' }"
         )
     return value
+
+
+def domain_of(value: str) -> str:
+    """Return the canonical name of a domain."""
+    return host_of(canonical(f"http://{value}/"))
 
 
 def checked_window(value: str) -> str:
@@ -143,10 +154,7 @@ StartUrls = Annotated[
     tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(as_tuple)
 ]
 Domains = Annotated[
-    tuple[
-        Annotated[str, AfterValidator(lambda value: host_of(canonical(f"http://{value}/")))], ...
-    ],
-    BeforeValidator(as_tuple),
+    tuple[Annotated[str, AfterValidator(domain_of)], ...], BeforeValidator(as_tuple)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 Windows = Annotated[

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from crawler.extract.cells import Cell, Cells, StoredCell
 from crawler.extract.keys import FeedCycleHours, Patterns, StartUrls
 from crawler.extract.site_definition import SITE_KEYS, Match, Wrapper, digest_of
-from crawler.extract.stored_definition import read_toml
+from crawler.extract.stored_definition import read_toml, secrets_of
 from crawler.items import Kind
 from crawler.utils.urls import host_of
 
@@ -98,6 +98,24 @@ class FeedsWrapper(Wrapper):
     start_urls: StartUrls = ()
     item_pages: Patterns = ()
     max_interval_hours: FeedCycleHours | None = None
+    credentials_for: StartUrls = Key(
+        (),
+        description="URLs of hosts (with scheme and port) whose feeds receive `headers` and "
+        "`cookies`; required if one of these may be secret",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_credentials(cls, values: Any) -> Any:
+        # Here, because the values have not been expanded yet. Whoever adds a feed, or the author of
+        # an imported list, must not choose a host that receives a secret.
+        if isinstance(values, Mapping) and not values.get("credentials_for"):
+            for key, name in secrets_of(values):
+                raise ValueError(
+                    f"{key}.{name} may be secret. Set credentials_for = ['https://HOST/'] to the "
+                    "hosts of the feeds that receive it"
+                )
+        return values
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:

@@ -21,7 +21,7 @@ from scrapy.http import TextResponse
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
 from crawler.utils.text import count
-from crawler.utils.urls import base_url, canonical, host_of, is_http
+from crawler.utils.urls import base_url, canonical, is_http, site_of
 
 MAX_LINKS = 3000
 MAX_URL_CHARACTERS = 1000
@@ -208,13 +208,13 @@ def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
     root = page.selector.root
     if not isinstance(root, etree._Element):
         return ()
-    base, host = base_url(root, page.url), _bare_host(page.url)
+    base, site = base_url(root, page.url), site_of(page.url)
     anchors: list[Anchor] = []
     elements = cast("list[etree._Element]", _LINKS(root))
     for element in elements[:MAX_LINKS]:
         try:
             url = urljoin(base, (element.get("href") or "").strip())
-            if len(url) > MAX_URL_CHARACTERS or not is_http(url) or _bare_host(url) != host:
+            if len(url) > MAX_URL_CHARACTERS or not is_http(url) or site_of(url) != site:
                 continue
             url = canonical(url)
         except ValueError:
@@ -460,10 +460,6 @@ def _known(groups: Mapping[Shape, _Group]) -> Iterator[str]:
 def _matching(pattern: str, urls: Iterable[str]) -> tuple[str, ...]:
     regex = compiled(pattern)
     return tuple(url for url in urls if regex.search(url))
-
-
-def _bare_host(url: str) -> str:
-    return host_of(url).removeprefix("www.")
 
 
 def _place(element: etree._Element) -> tuple[str, bool]:

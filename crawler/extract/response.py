@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from crawler.errors import QueryFailed
 from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
-from crawler.items import Outcome, Validators
+from crawler.items import Fetched, Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 from crawler.utils.text import GUESSED_BYTES, guessed_encoding
 from crawler.utils.time import http_date
@@ -247,6 +247,14 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
         if size <= MAX_STAND_IN_CHARACTERS:
             return outcome, f"{problem}: {phrase!r}"
     return None
+
+
+def judge(page: TextResponse, fetched: Fetched) -> None:
+    """Set whether another page was sent instead of the requested one, or may have been."""
+    other = stand_in(page, is_known=True)
+    is_known = fetched.target.content_hash is not None
+    fetched.stand_in = other if is_known else other and stand_in(page, is_known=False)
+    fetched.doubtful = other is not None or asks_password(page)
 
 
 def _headings(page: TextResponse) -> list[str]:

@@ -69,17 +69,10 @@ class Definition:
         session cookie may have any name.
         """
         kept, withheld = dict(values), []
-        for key, plain in (("headers", PLAIN_HEADERS), ("cookies", frozenset[str]())):
-            entries = values.get(key)
-            if not isinstance(entries, Mapping):
-                continue
-            secret = [
-                name
-                for name, value in entries.items()
-                if name.lower() not in plain and not VARIABLE.search(str(value))
-            ]
-            kept[key] = {name: value for name, value in entries.items() if name not in secret}
-            withheld += [f"{key}.{name}" for name in secret]
+        for key, entry in secrets_of(values):
+            if not VARIABLE.search(str(values[key][entry])):
+                kept[key] = {each: kept[key][each] for each in kept[key] if each != entry}
+                withheld.append(f"{key}.{entry}")
         keys = json.dumps(kept, ensure_ascii=False, default=str)
         return cls(name, reader, keys, file, tuple(withheld))
 
@@ -102,6 +95,23 @@ class Definition:
     def has_same_keys_as(self, other: Definition) -> bool:
         """Return True if both definitions store the same keys and withhold the same values."""
         return (self.keys, self.withheld) == (other.keys, other.withheld)
+
+
+def secrets_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return key and name of each header and cookie of a definition that may be a secret."""
+    return [
+        (key, name)
+        for key, plain in (("headers", PLAIN_HEADERS), ("cookies", frozenset[str]()))
+        for name, value in (values[key] if isinstance(values.get(key), Mapping) else {}).items()
+        if name.lower() not in plain or VARIABLE.search(str(value))
+    ]
+
+
+def as_list(value: Any) -> list[str]:
+    """Return the texts of a key that may have one text or a list."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [str(each) for each in value]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -168,11 +168,12 @@ def feed_url(text: str, config: Config) -> str:
     if "@" in urlsplit(url).netloc:
         raise ValueError(
             "URLs must not contain a user name or password. Add the feed to a separate spider "
-            "(--spider NAME) whose file sets headers = { Authorization = 'Basic ${VARIABLE}' }"
+            "(--spider NAME) whose file sets headers = { Authorization = 'Basic ${VARIABLE}' } and "
+            "credentials_for"
         )
     strip = config.strip_parameters
     url = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
-    if not is_http(url) or re.search(r"\s", url):
+    if not is_http(url) or re.search(r"\s", url) or urlsplit(url).port == 0:
         raise ValueError("not an http or https URL")
     return url
 

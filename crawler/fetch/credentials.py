@@ -7,7 +7,7 @@ pages of posts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from http.cookiejar import Cookie, DefaultCookiePolicy
 from itertools import islice
@@ -25,8 +25,9 @@ from tldextract import TLDExtract
 
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import given_by_user
+from crawler.fetch.places import PLACE_KEYS, OwnPlaces
 from crawler.items import Target
-from crawler.utils.urls import PORTS, host_of, place_of, within
+from crawler.utils.urls import PORTS, host_of
 
 # Keys in request.meta: the host for which the cookies were last set, and the name of the cookie jar
 # that the request used before a redirect left the site.
@@ -52,35 +53,6 @@ MAX_COOKIES = 3000
 MAX_HOST_BYTES = 8000
 
 
-class OwnPlaces:
-    """Places (scheme, host and port) that may receive a site's headers and cookies.
-
-    urls:    URLs from the user: covers their hosts with and without `www.`, at the same scheme and
-             port, and port 443 with https for each http URL at port 80
-    domains: covers these domains and their subdomains, at default ports and at the ports of `urls`;
-             only with https if one of `urls` is https
-    """
-
-    def __init__(self, urls: Sequence[str], domains: Sequence[str] = ()) -> None:
-        self._places = {place for place in map(place_of, urls) if all(place)}
-        self._places |= {
-            ("https", host, 443)
-            for scheme, host, port in self._places
-            if (scheme, port) == ("http", 80)
-        }
-        self._ports = {(scheme, port) for scheme, _, port in self._places} | set(PORTS.items())
-        if any(url[:6].lower() == "https:" for url in urls):
-            self._ports = {(scheme, port) for scheme, port in self._ports if scheme == "https"}
-        self._domains = domains
-
-    def cover(self, url: str) -> bool:
-        """Return whether a URL leads to one of these places."""
-        scheme, _, port = place = place_of(url)
-        if place in self._places:
-            return True
-        return (scheme, port) in self._ports and within(host_of(url), self._domains)
-
-
 class CredentialsMiddleware:
     """Adds a site definition's headers and cookies to requests for its own pages.
 
@@ -89,9 +61,7 @@ class CredentialsMiddleware:
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
-        urls = list(wrapper.start_urls) or [cell.url for cell in wrapper.cells.values() if cell.url]
-        # The definition of a list of feeds has no URL: each feed counts as its own site.
-        self._own = OwnPlaces(urls, wrapper.allowed_domains) if urls else None
+        self._own = OwnPlaces.of(wrapper.model_dump(include=PLACE_KEYS))
         self._headers, self._cookies = wrapper.headers, wrapper.cookies
 
     @classmethod
@@ -112,6 +82,7 @@ class CredentialsMiddleware:
             self._remove_from(request)
 
     def _is_own(self, request: Request) -> bool:
+        # A list of feeds without secrets names no place: each feed counts as its own site.
         if self._own is not None:
             return self._own.cover(request.url)
         return (url := given_by_user(request)) is not None and OwnPlaces([url]).cover(request.url)

@@ -55,7 +55,8 @@ DOWN = frozenset({502, 503, 504, *range(520, 528)})
 REFUSED = frozenset({403, 429})
 MAX_WAITS = 3
 PAUSE_HOURS = 1.0
-MAX_PAUSE = timedelta(days=30)
+# A Retry-After on one page pauses the whole host, and the page may be the only one that is busy.
+MAX_PAUSE = timedelta(hours=6)
 
 
 class NotRequested(IgnoreRequest):

@@ -30,7 +30,7 @@ from crawler.config import Config
 from crawler.errors import ALLOW_ADDRESS_HINT, ALLOW_HOST_HINT, OffLimits
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Target
-from crawler.utils.urls import host_of, place_of
+from crawler.utils.urls import host_of, place_of, site_of
 
 logger = logging.getLogger(__name__)
 Address = IPv4Address | IPv6Address
@@ -114,23 +114,17 @@ class Named:
         """
         literals = (url for url in urls if literal(host_of(url)) is not None)
         named = (f"http://{place}" for place in listed)
-        return cls(frozenset(place for place in map(_place, (*literals, *named)) if place[0]))
+        return cls(frozenset(place for place in map(site_of, (*literals, *named)) if place[0]))
 
     def cover(self, url: str) -> bool:
         """Return whether a URL has one of these hosts and ports."""
-        return _place(url) in self.places
+        return site_of(url) in self.places
 
 
 def host_and_port(url: str) -> str:
     """Return HOST:PORT of a web URL, in the format of FRESHET_PRIVATE_HOSTS."""
     host, port = host_of(url), place_of(url)[2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _place(url: str) -> tuple[str, int]:
-    """Return host and port of a URL, with 80 for port 443: a site may redirect to https."""
-    _, host, port = place_of(url)
-    return host, 80 if port == 443 else port
 
 
 def is_loopback(address: str) -> bool:

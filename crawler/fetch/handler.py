@@ -31,6 +31,7 @@ from scrapy.core.downloader.handlers.http11 import (
     _ResultT,
     _ScrapyAgent,
 )
+from scrapy.core.downloader.tls import _openssl_methods
 from scrapy.crawler import Crawler
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -44,11 +45,13 @@ from scrapy.http import Headers, Response, TextResponse
 from scrapy.utils._download_handlers import normalize_bind_address, wrap_twisted_exceptions
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.url import add_http_if_no_scheme
 from service_identity import VerificationError
 from service_identity.exceptions import CertificateError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from service_identity.pyopenssl import extract_patterns
 from twisted.internet._sslverify import ClientTLSOptions
+from twisted.internet.base import ReactorBase
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import platformTrust
@@ -66,10 +69,14 @@ from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.large_bodies import LargeBodies, SpooledBody
 from crawler.frontier.session import Session
 from crawler.items import ARCHIVED, CONFIRMS, Target
+from crawler.utils.urls import proxy_problem
 
 if TYPE_CHECKING:
     from crawler.fetch.sql import Queries
 
+# Twisted times its calls by the wall clock. A clock that jumps ahead would end all requests in
+# flight. This module is loaded before a crawl schedules its first call.
+ReactorBase.seconds = staticmethod(monotonic)
 # The limit of Chrome; curl allows 300 kB.
 HEAD_BYTES = 262_144
 LINE_BYTES = 16_384
@@ -95,6 +102,8 @@ FAULTS = {
     23: "was revoked",
 }
 MEGABYTE = 1024 * 1024
+# Scrapy's value of DOWNLOADER_CLIENTCONTEXTFACTORY for its own factory.
+DEFAULT_FACTORY = "SENTINEL"
 # Only these headers of requests are stored: any other may carry a secret.
 STORED = (
     b"Accept", b"Accept-Encoding", b"Accept-Language", b"If-Modified-Since", b"If-None-Match",
@@ -311,8 +320,11 @@ class HttpHandler(HTTP11DownloadHandler):
         pool: Any = BoundedPool(self._pool._reactor)  # type: ignore[no-untyped-call]
         pool.maxPersistentPerHost = self._pool.maxPersistentPerHost
         self._pool = pool
-        if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
-            verifying: Any = build_from_crawler(VerifyingContextFactory, crawler)
+        settings = crawler.settings
+        is_own = settings["DOWNLOADER_CLIENTCONTEXTFACTORY"] == DEFAULT_FACTORY
+        if settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES") and is_own:
+            method = _openssl_methods[settings["DOWNLOADER_CLIENT_TLS_METHOD"]]
+            verifying: Any = build_from_crawler(VerifyingContextFactory, crawler, method=method)
             self._contextFactory = verifying
         self._guard = Guard.of(crawler)
         self._large = LargeBodies.of(crawler)
@@ -338,8 +350,10 @@ class HttpHandler(HTTP11DownloadHandler):
             bindAddress=self._bind_address,
             pool=self._pool,
             maxsize=self._default_maxsize,
+            warnsize=self._default_warnsize,
             fail_on_dataloss=self._fail_on_dataloss,
             crawler=self._crawler,
+            tls_verbose_logging=self._tls_verbose_logging,
         )
         errors = _explain_errors(request, policy, self._default_maxsize)
         with errors, _limit_time(request, policy), wrap_twisted_exceptions():
@@ -394,7 +408,10 @@ class BoundedAgent(_ScrapyAgent):
         return super()._cb_bodydone(whole, url)
 
     def _get_agent(self, request: Request, timeout: float) -> Agent:
-        if request.meta.get("proxy"):
+        if proxy := request.meta.get("proxy"):
+            # Of a spider's own requests; other places refuse such a proxy when it is set.
+            if (problem := proxy_problem(add_http_if_no_scheme(proxy))) is not None:
+                raise BadResponse(f"proxy: {problem}")
             return super()._get_agent(request, timeout)
         from twisted.internet import reactor
 

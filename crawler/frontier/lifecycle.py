@@ -32,6 +32,7 @@ from crawler.storage import (
     runs,
     sampling_phases,
     sites,
+    target_queries,
     targets,
     visits,
 )
@@ -109,6 +110,14 @@ async def prepare(
         await targets.make_all_due(db, spider, started)
         logger.info("%s: full run: all targets are due; the caps of plans are ignored", spider)
     if is_edited:
+        retired, selected = await target_queries.retire_unmatched(db, wrapper, started)
+        if retired or selected:
+            logger.info(
+                "%s: site definition changed since the last run; no pattern selects %s any more, "
+                "so %s retired; %s selected again",
+                spider, count(retired, "page"), "it is" if retired == 1 else "they are",
+                f"{count(selected, 'page')} {'is' if selected == 1 else 'are'}",
+            )  # fmt: skip
         # The new site definition may fix failed targets, or extract other content.
         failed, read = await targets.make_edited_due(db, wrapper, started)
         if failed or read:

@@ -399,15 +399,14 @@ class Fetched:
                     leave out old posts, so a post that is not in a delivery may still exist
     pushed_at:      time of that delivery
     follow:         fetch the pages of new posts, too
-    compared:       fields in which duplicates are compared, if the site definition lists them;
-                    empty: no comparison
+    compared:       fields in which duplicates are compared; empty: none; None: the usual ones
     markup:         fields that contain HTML: their text is compared and searched
     shared_fetch:   a cell: the page was fetched for another cell
     link_counts:    counts of the page's links, if links were extracted
-    empty_fields:   fields of the site definition that the page lacks; None if no fields were
-                    extracted
+    empty_fields:   fields that the page lacks; None if no fields were extracted
     stand_in:       outcome and reason if another page, such as a login page, was probably sent
                     instead; applies only if the content differs from the stored one
+    doubtful:       the page may be a login page or similar, and is read as the requested one
     archived:       the response, which is being archived; None if it is not archived
     """
 
@@ -440,6 +439,7 @@ class Fetched:
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
     stand_in: tuple[Outcome, str] | None = None
+    doubtful: bool = False
     archived: Archiving | None = None
 
 

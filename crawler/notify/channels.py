@@ -13,8 +13,7 @@ import random
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
-from email.headerregistry import Address
-from email.utils import parseaddr
+from email.headerregistry import HeaderRegistry
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -85,7 +84,7 @@ def _webhook_url(value: str) -> str:
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
-        is_valid = is_valid and (parts.port or 1) > 0 and "@" not in parts.netloc
+        is_valid = is_valid and parts.port != 0 and "@" not in parts.netloc
         (parts.hostname or "").encode("idna")
     except ValueError:
         is_valid = False
@@ -110,11 +109,15 @@ def _signing_secret(value: str) -> str:
 
 def _address(value: str) -> str:
     """Return an email address, with or without a name. Raises ValueError for others."""
-    name, address = parseaddr(value)
     try:
-        if _CONTROL.search(value) or "@" not in address:
+        if _CONTROL.search(value):
             raise ValueError
-        Address(name, addr_spec=address)
+        header: Any = HeaderRegistry()("sender", value)
+        (address,) = header.addresses
+        (group,) = header.groups
+        is_list = value.rstrip().endswith(",") or group.display_name is not None
+        if header.defects or is_list or not (address.username and address.domain):
+            raise ValueError
     except (ValueError, IndexError, LookupError):
         raise ValueError(f"{value[:100]!r} is not an email address") from None
     return value

@@ -381,7 +381,17 @@ def _overriding_reasons(facts: Facts) -> Iterator[str]:
         is_feed = target.get("kind") == "feed"
         relation = "This feed has the same posts" if is_feed else "This URL leads to the same page"
         yield f"{relation} as {target['alias_of']}, which is visited instead."
-    if target.get("gone"):
+    if target.get("retired"):
+        what = (
+            "cell is no longer defined"
+            if target.get("kind") == "cell"
+            else (
+                "URL is matched by no pattern of the site definition, or by both list_pages and "
+                "item_pages"
+            )
+        )
+        yield f"Retired: this {what}, so it is not visited until an edit selects it again."
+    elif target.get("gone"):
         yield "The page is gone: it is only checked every 28 days, or when a list shows it again."
     if errors := target.get("consecutive_errors"):
         yield (

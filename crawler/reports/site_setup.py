@@ -32,7 +32,9 @@ from crawler.extract.selectors import (
     suggested_fields,
 )
 from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import as_list, secrets_of
 from crawler.fetch.guard import Named, is_public, literal, refusal
+from crawler.fetch.places import OwnPlaces
 from crawler.items import Kind
 from crawler.utils.regex import compiled
 from crawler.utils.text import is_price, price
@@ -233,13 +235,6 @@ class DefinitionEdit(BaseModel):
         return {**given, "headers": headers}
 
 
-def as_list(value: Any) -> list[str]:
-    """Return the texts of a key that may have one text or a list."""
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [str(each) for each in value]
-
-
 def _user_agent_key(headers: Mapping[str, Any]) -> str:
     """Return the name of the header as written; names of headers are case-insensitive."""
     return next((name for name in headers if name.lower() == USER_AGENT.lower()), USER_AGENT)
@@ -346,12 +341,34 @@ def checked(edit: DefinitionEdit, base: Mapping[str, Any] | None, config: Config
 
     New start URLs on private addresses are refused, unless FRESHET_PRIVATE_HOSTS lists them.
     """
-    wrapper = any_wrapper(edit.values(base), edit.name or DRAFT_NAME)
+    values = edit.values(base)
+    refuse_new_places(values, base)
+    wrapper = any_wrapper(values, edit.name or DRAFT_NAME)
     known = set(as_list((base or {}).get("start_urls")))
     for url in edit.start_urls:
         if url not in known:
             refuse_private(url, config)
     return wrapper
+
+
+def refuse_new_places(values: Mapping[str, Any], base: Mapping[str, Any] | None) -> None:
+    """Raise ConfigError if edited keys would send secrets of `base` to other places.
+
+    Headers and cookies are for the places in the definition that its author wrote. In the web app,
+    the user may not know the secrets.
+    """
+    if base is None or not (secrets := secrets_of(base)):
+        return
+    try:
+        before, after = OwnPlaces.of(base), OwnPlaces.of(values)
+    except ValueError:
+        raise ConfigError("allowed_domains: not valid. Edit the site definition's file") from None
+    if after is not None and (place := after.beyond(before)) is not None:
+        name = ".".join(secrets[0])
+        raise ConfigError(
+            f"start_urls: {place} would receive {name}, which may be secret and is for the places "
+            "in the stored definition. Edit the TOML file, or add another site"
+        )
 
 
 def refuse_private(url: str, config: Config) -> None:
@@ -368,7 +385,10 @@ def refuse_private(url: str, config: Config) -> None:
 
 
 def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a definition that is valid enough to fetch pages with its headers and politeness."""
+    """Return a definition that is valid enough to fetch pages with its headers and politeness.
+
+    Raises ConfigError if its secrets would be sent to other places than those of `base`.
+    """
     unneeded = {
         *PATTERN_KEYS, "fields", "duplicates", "category", "cells", "weights", "main_text",
     }  # fmt: skip
@@ -376,7 +396,9 @@ def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str,
     kept = {key: value for key, value in values.items() if key not in unneeded and value != {}}
     kept = {key: value for key, value in kept.items() if value is not None}
     starts = {"start_urls": edit.start_urls or as_list((base or {}).get("start_urls"))}
-    return kept | starts | {"name": DRAFT_NAME, "item_pages": NO_PATTERN}
+    definition = kept | starts | {"name": DRAFT_NAME, "item_pages": NO_PATTERN}
+    refuse_new_places(definition, base)
+    return definition
 
 
 def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequence[str]) -> Matches:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, TypeGuard
 
 from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
@@ -200,11 +200,11 @@ async def prepare(db: Database) -> None:
     try:
         meta = await db.meta.find_one(META)
         refuse_partial_copy(db, meta)
-        if meta and RESTORING in meta:
-            logger.warning("Completing the restore of %s", meta[RESTORING]["from"])
-            await complete_restore(db, meta[RESTORING])
+        if (mark := restore_mark(meta)) is not None:
+            logger.warning("Completing the restore of %s", mark["from"])
+            await complete_restore(db, mark)
             meta = await db.meta.find_one(META)
-        current = int(meta["version"]) if meta else 0
+        current = version_in(db, meta) or 0
         if current > client.VERSION:
             raise NewerDatabase(
                 f"database {db.name!r} has data version {current}, this Freshet supports up to "
@@ -231,6 +231,36 @@ def refuse_partial_copy(db: Database, meta: Document | None) -> None:
             f"database {db.name!r} is an unfinished copy of {meta[COPYING]}. Wait until the copy "
             "is complete; if it was interrupted, run scrapy db copy again"
         )
+
+
+def restore_mark(meta: Document | None) -> Document | None:
+    """Return the mark of an unfinished restore in a database's META; None without a valid one."""
+    mark = (meta or {}).get(RESTORING)
+    if not isinstance(mark, dict) or not isinstance(mark.get("from"), str):
+        return None
+    lists = [mark.get("collections"), mark.get("dropped")]
+    texts = [isinstance(each, list) and all(isinstance(x, str) for x in each) for each in lists]
+    return mark if all(texts) else None
+
+
+def is_version(value: object) -> TypeGuard[int]:
+    """Return whether a stored value can be the version of data."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def version_in(db: Database, meta: Document | None) -> int | None:
+    """Return the version in a database's META; None without META.
+
+    Raises StorageError if it has no valid version: the database is damaged.
+    """
+    if meta is None:
+        return None
+    if not is_version(version := meta.get("version")):
+        raise StorageError(
+            f"database {db.name!r} is damaged: its collection 'meta' has no valid data version. "
+            "Restore a backup: scrapy restore FILE --replace"
+        )
+    return version
 
 
 async def complete_restore(db: Database, mark: Document) -> None:
@@ -312,11 +342,13 @@ def collection_options(name: str) -> Document:
     return {"validator": VALIDATORS[name]} | engine
 
 
-async def create_indexes(db: Database) -> None:
-    """Create the indexes that are missing."""
+async def create_indexes(db: Database, prefix: str = "") -> None:
+    """Create the indexes that are missing. prefix: of the names of the collections."""
     for name, indexes in INDEXES.items():
         engine: Document = {"storageEngine": ZSTD} if name in COMPRESSED_INDEXES else {}
-        await db.command("createIndexes", name, indexes=[i.document | engine for i in indexes])
+        await db.command(
+            "createIndexes", prefix + name, indexes=[i.document | engine for i in indexes]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,16 +369,16 @@ class IndexProblem:
 async def data_version(db: Database) -> int | None:
     """Return the version of the data; None if the database has none.
 
-    Raises StorageError for an unfinished copy or restore.
+    Raises StorageError for an unfinished copy or restore, and for a damaged database.
     """
     meta = await db.meta.find_one(META)
     refuse_partial_copy(db, meta)
-    if meta and RESTORING in meta:
+    if (mark := restore_mark(meta)) is not None:
         raise StorageError(
-            f"database {db.name!r}: the restore of {meta[RESTORING]['from']} was interrupted. "
+            f"database {db.name!r}: the restore of {mark['from']} was interrupted. "
             "Run scrapy targets, which completes it"
         )
-    return int(meta["version"]) if meta else None
+    return version_in(db, meta)
 
 
 async def index_problems(db: Database) -> list[IndexProblem]:

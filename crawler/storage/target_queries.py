@@ -18,11 +18,12 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from crawler.storage import alarms, runs, targets
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.paging import Order
-from crawler.storage.targets import DEAD_LINK, MUTED
+from crawler.storage.targets import BATCH, DEAD_LINK, MUTED
 from crawler.utils.time import HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import HOST_FIRST, bare, canonical, host_of, is_http, variants
 
@@ -341,6 +342,36 @@ async def make_due(db: Database, key: str, now: datetime) -> bool:
         return False
     await runs.retry_dead_letters(db, [key], now)
     return True
+
+
+async def retire_unmatched(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
+    """Retire pages that no pattern selects any more; make pages that one selects again due at `at`.
+
+    Returns the number of each; a page that is now of the other kind counts as selected again.
+    Retired pages keep their history and content. Safe to repeat.
+    """
+    kinds = [str(Kind.LIST), str(Kind.ITEM)]
+    pages: Document = {"spider": wrapper.name, "kind": {"$in": kinds}, "post": {"$exists": False}}
+    keys: dict[str | None, list[str]] = {name: [] for name in (None, *kinds)}
+    async for row in db.targets.find(pages, {"url": 1, "kind": 1, "retired": 1}):
+        kind = wrapper.match(row["url"]).kind
+        is_same = (
+            bool(row.get("retired"))
+            if kind is None
+            else (row["kind"] == str(kind) and not row.get("retired"))
+        )
+        if not is_same:
+            keys[kind and str(kind)].append(row["_id"])
+    retired: Document = {"gone": True, "retired": True, "next_visit": NEVER}
+    selected: Document = {"gone": False, "consecutive_gone": 0, "next_visit": at}
+    for name, ids in keys.items():
+        change: Document = {"$set": retired, "$inc": {"fence": 1}}
+        if name is not None:
+            change = {"$set": selected | {"kind": name}, "$unset": {"retired": ""}}
+        for batch in in_batches(ids, BATCH):
+            await db.targets.update_many({"_id": {"$in": batch}}, change)
+    n_retired = len(keys.pop(None))
+    return n_retired, sum(map(len, keys.values()))
 
 
 async def mute(db: Database, key: str, now: datetime) -> bool:

@@ -318,8 +318,8 @@ def update_of(visit: Visit) -> UpdateOne:
         update["$unset"] = dict.fromkeys(names, "")
     elif visit.outcome in SEEN:
         state |= _content_state(visit)
-        of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
-        update["$unset"] = dict.fromkeys(("alias_of", *of_content), "")
+        of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again", "doubtful")
+        update["$unset"] = dict.fromkeys({"alias_of", *of_content} - state.keys(), "")
         if visit.history is not None:
             state["history"] = history_document(visit.history, visit.false_dates)
         if visit.field_history is not None:
@@ -379,6 +379,8 @@ def _content_state(visit: Visit) -> Document:
     if fetched.archived is not None and not (record := fetched.archived.place).is_revisit:
         names = ("file", "offset", "length", "at", "url", "digest")
         state["archived"] = {name: getattr(record, name) for name in names}
+    if fetched.doubtful:
+        state["doubtful"] = True
     if fetched.canonical_url or fetched.target.canonical_url:
         state["canonical_url"] = fetched.canonical_url
     if visit.has_new_content:
@@ -598,6 +600,9 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
 async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
     """Make failed targets, and those that a changed site definition affects, due at `at`.
 
+    Pages that may have been login pages, broken ones, and redirects to other pages count as failed,
+    and are requested without conditions: the answer may have been to missing cookies or headers.
+
     Returns the number of each. Skips pages that the server reports as missing, aliases, and targets
     that are never visited. Safe to repeat.
     """
@@ -608,6 +613,13 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     now: Document = {"$set": {"next_visit": at}}
     done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
     failed, affected = done.modified_count, 0
+    unclear: Document = {
+        "$or": [
+            {"doubtful": True}, {"broken": {"$exists": True}}, {"outcome": str(Outcome.GONE)},
+        ],
+    }  # fmt: skip
+    unconditional = now | {"$unset": {"etag": "", "last_modified": ""}}
+    failed += (await db.targets.update_many(later | unclear, unconditional)).modified_count
     plain: Document = {"$not": {"$regex": f"\\{CAPS_SEPARATOR}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {

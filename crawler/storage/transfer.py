@@ -1,9 +1,10 @@
 """Whole collections, to replace or copy a database byte for byte, and to export in order.
 
-A restore first loads every collection under a temporary name, next to the current data. Then it
-sets a mark in `meta` and renames the collections. An interrupted load leaves the current data
-unchanged; an interrupted renaming is completed by the next command that opens the database, because
-all new data is already there (`schema.complete_restore`).
+A restore first loads every collection under a temporary name, next to the current data, with the
+validators and indexes of the schema. It never uses those of the file: an index that deletes old
+documents would delete the log. Then it sets a mark in `meta` and renames the collections. An
+interrupted load leaves the current data unchanged; an interrupted renaming is completed by the next
+command that opens the database, because all new data is already there (`schema.complete_restore`).
 
 While a copy to another server runs, `meta` of the new database has a mark, and no command opens
 that database. After an interrupted copy, the next one starts from scratch.
@@ -16,16 +17,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING
-from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
+from pymongo.errors import BulkWriteError, CollectionInvalid, OperationFailure, PyMongoError
 
 from crawler.config import Config
 from crawler.errors import Busy, ServerError, StorageError
@@ -43,9 +45,15 @@ from crawler.storage.client import (
     with_database,
     without_password,
 )
+from crawler.storage.dedup.signatures import (
+    BOILERPLATE_INDEXES,
+    CLUSTER_INDEXES,
+    SIGNATURE_INDEXES,
+)
 from crawler.storage.paging import keys_of
 from crawler.storage.schema import (
     COPYING,
+    INDEXES,
     RESTORED,
     RESTORING,
     TEST,
@@ -56,6 +64,7 @@ from crawler.storage.schema import (
     create_indexes,
     index_definitions,
     prepare,
+    restore_mark,
 )
 from crawler.utils.process import Say
 from crawler.utils.time import start_of_day
@@ -71,11 +80,8 @@ LEASES = "leases"
 # Documents of `meta` that show that a database is in use. Every opened database has its version
 # there, and `scrapy doctor` may have left test documents.
 META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
-# Options of a collection that a restore creates again.
-OPTIONS = (
-    "validator", "validationLevel", "validationAction", "capped", "size", "max", "collation",
-    "storageEngine",
-)  # fmt: skip
+# Options of a collection outside the schema that a restore creates again.
+OPTIONS = ("validator", "validationLevel", "validationAction", "capped", "size", "max", "collation")
 RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
 # Maximum number of documents in a batch of an export; the server also limits a batch to 16 MB.
 EXPORT_BATCH = 10_000
@@ -88,11 +94,15 @@ NAIVE: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConvers
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A collection without its documents: name, options, and indexes other than that of `_id`."""
+    """A collection without its documents.
+
+    options: of a collection outside the schema, else empty
+    indexes: names of indexes outside the schema, which a restore does not create
+    """
 
     name: str
     options: Document
-    indexes: Sequence[Document]
+    indexes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +124,13 @@ async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None
 
     Raises ServerError if one of them is running.
     """
-    spiders = sorted({*await runs.spiders(db), *await targets.spiders(db)})
+    spiders = sorted({str(name) for name in (*await runs.spiders(db), *await targets.spiders(db))})
     writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
     for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
         writers[name] = f"{name} is running"
+    # A restore opens a new or damaged database without creating its collections.
+    with suppress(CollectionInvalid):
+        await db.create_collection(LEASES, **collection_options(LEASES))
     async with AsyncExitStack() as stack:
         try:
             for lease, message in writers.items():
@@ -143,8 +156,12 @@ async def shapes(db: Database) -> list[Shape]:
     return [
         Shape(
             row["name"],
-            {key: row["options"][key] for key in OPTIONS if key in row.get("options", {})},
-            list((await index_definitions(db, row["name"])).values()),
+            {
+                key: row["options"][key]
+                for key in OPTIONS
+                if key in row.get("options", {}) and row["name"] not in VALIDATORS
+            },
+            sorted((await index_definitions(db, row["name"])).keys() - _names_of(row["name"])),
         )
         for row in sorted(
             [row async for row in await db.list_collections(filter=ORDINARY)],
@@ -152,6 +169,13 @@ async def shapes(db: Database) -> list[Shape]:
         )
         if row["name"] != LEASES
     ]
+
+
+def _names_of(collection: str) -> set[str]:
+    """Return the names of the indexes that Freshet creates itself."""
+    # Collections of named duplicate checks, which have no fixed names, create theirs when opened.
+    own = INDEXES.get(collection, [*SIGNATURE_INDEXES, *CLUSTER_INDEXES, *BOILERPLATE_INDEXES])
+    return {index.document["name"] for index in own}
 
 
 async def documents(db: Database, name: str) -> AsyncIterator[list[bytes]]:
@@ -173,6 +197,7 @@ async def documents(db: Database, name: str) -> AsyncIterator[list[bytes]]:
 async def replace_all(
     db: Database,
     origin: str,
+    version: int,
     contents: Sequence[Contents],
     read: Callable[[str], Iterable[list[bytes]]],
     say: Say,
@@ -180,26 +205,36 @@ async def replace_all(
     """Replace all data of a database, or leave it unchanged and raise StorageError.
 
     origin:   name of the backup, for messages about an unfinished restore
+    version:  version of the new data
     contents: the new collections; `meta` is one of them
     read:     yields batches of the documents of a collection as BSON
     """
     try:
+        # The collections of an interrupted restore are the current data.
+        if (mark := restore_mark(await db.meta.find_one(META))) is not None:
+            await complete_restore(db, mark)
         await drop_remains(db)
         try:
             for number, collection in enumerate(contents, start=1):
                 name = collection.shape.name
                 say(f"restoring {name} ({number} of {len(contents)})")
-                await _load(db, collection, read(name), say)
+                await _load(db, collection, read(name), say, is_valid=version == VERSION)
             # Other collections of the schema are replaced with empty ones, not dropped: another
             # command may already have created them again.
             for name in sorted(VALIDATORS.keys() - {each.shape.name for each in contents}):
                 if name != LEASES:
                     await db.create_collection(RESTORED + name, **collection_options(name))
+            # `meta` of the backup may have marks of a copy or of another restore.
+            await db[RESTORED + "meta"].replace_one(META, {"version": version}, upsert=True)
+            say("creating the indexes")
+            await create_indexes(db, RESTORED)
         except BaseException:
             await drop_remains(db)
             raise
     except PyMongoError as error:
         raise StorageError(f"{_reason(error)}; the database is unchanged") from None
+    except BSONError as error:
+        raise StorageError(f"invalid BSON: {error}; the database is unchanged") from None
     say("switching to the restored data")
     try:
         await _switch(db, origin)
@@ -217,20 +252,24 @@ async def drop_remains(db: Database) -> None:
 
 
 async def _load(
-    db: Database, collection: Contents, batches: Iterable[list[bytes]], say: Say
+    db: Database, collection: Contents, batches: Iterable[list[bytes]], say: Say, *, is_valid: bool
 ) -> None:
-    """Store a collection under its temporary name, and check that it can be read back."""
+    """Store a collection under its temporary name, and check that it can be read back.
+
+    is_valid: documents must match the validator; those of older data need not
+    """
     shape = collection.shape
     options: Document = {key: value for key, value in shape.options.items() if key in OPTIONS}
+    if shape.name in VALIDATORS:
+        options = collection_options(shape.name)
     into = await db.create_collection(RESTORED + shape.name, **options)
     raw, loaded = into.with_options(codec_options=RAW), 0
+    bypasses = shape.name not in VALIDATORS or not is_valid
     for batch in batches:
-        # Documents may be older than the validator.
-        await raw.insert_many(map(RawBSONDocument, batch), bypass_document_validation=True)
+        documents_of_batch = map(RawBSONDocument, batch)
+        await raw.insert_many(documents_of_batch, bypass_document_validation=bypasses)
         loaded += len(batch)
         say(f"restoring {shape.name}: {loaded:,} of {collection.documents:,}")
-    if shape.indexes:
-        await db.command("createIndexes", RESTORED + shape.name, indexes=list(shape.indexes))
     digest, stored = hashlib.sha256(), 0
     async for batch in documents(db, RESTORED + shape.name):
         stored += len(batch)
@@ -245,7 +284,11 @@ async def _load(
 
 
 async def _switch(db: Database, origin: str) -> None:
-    """Mark the restored collections as the data of this database, and rename them."""
+    """Mark the restored collections as the data of this database, and rename them.
+
+    `meta` is the last collection to be renamed, and its replacement has a valid version. So any
+    command can complete this, and later open the database.
+    """
     names = await db.list_collection_names(filter={"name": {"$regex": f"^{RESTORED}"}})
     restored = sorted(name.removeprefix(RESTORED) for name in names)
     current = await db.list_collection_names(filter=ORDINARY)

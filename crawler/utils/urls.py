@@ -125,10 +125,29 @@ def place_of(url: str) -> tuple[str, str, int]:
     """
     try:
         parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 0)
+        port = PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
     except ValueError:
         return "", "", 0
     return parts.scheme, host_of(url).removeprefix("www."), port
+
+
+def site_of(url: str) -> tuple[str, int]:
+    """Return host without `www.` and port of a URL, with 80 for port 443: a site may use both."""
+    _, host, port = place_of(url)
+    return host, 80 if port == 443 else port
+
+
+def proxy_problem(url: str) -> str | None:
+    """Return why requests cannot use a proxy; None if they can."""
+    parts = urlsplit(url.strip())
+    if parts.scheme.lower() != "http":
+        kind = f"{parts.scheme.lower()}:// proxies" if "://" in url else "URLs without http://"
+        return f"{kind} are not supported. Use an HTTP proxy, such as http://HOST:PORT"
+    try:
+        is_valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    return None if is_valid else "not a URL of a proxy, such as http://HOST:PORT"
 
 
 def without_userinfo(url: str) -> str:

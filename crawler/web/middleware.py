@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler.fetch.guard import is_in_network, is_local
@@ -158,6 +159,9 @@ class Errors(Layer):
 
         try:
             await self._app(scope, receive, watch)
+        except ClientDisconnect:
+            # Or the body was not valid HTTP, to which the server has responded.
+            logger.debug("Request ended early: %s %s", scope["method"], scope["path"])
         except Exception:
             logger.exception("Request failed: %s %s", scope["method"], scope["path"])
             if has_started:
@@ -167,7 +171,9 @@ class Errors(Layer):
 
 
 class BodyLimit(Layer):
-    """Refuses bodies that are too large, before the app reads them if their length is stated.
+    """Refuses bodies that are too large, or whose end is ambiguous.
+
+    Large ones are refused before the app reads them if their length is stated.
 
     uploads: limit in bytes by path, for paths with their own limit; a path with a trailing slash
              covers all paths below it
@@ -183,13 +189,22 @@ class BodyLimit(Layer):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
+        headers = Headers(scope=scope)
+        is_old = scope.get("http_version") == "1.0"
+        if "transfer-encoding" in headers and (is_old or "content-length" in headers):
+            # A proxy may see another end of the body (RFC 9112, section 6.1).
+            problem = "Transfer-Encoding is not allowed with Content-Length or in HTTP/1.0"
+            response = self._error_page(scope, 400, problem)
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         limit = self._limit_of(path)
         if limit == UNLIMITED:
             await self._app(scope, receive, send)
             return
         problem = f"The request is larger than {limit / 1e6:g} MB"
-        stated = Headers(scope=scope).get("content-length", "0")
+        stated = headers.get("content-length", "0")
         if not stated.isdecimal() or int(stated) > limit:
             response = self._error_page(scope, 413, problem)
             response.headers["Connection"] = "close"

@@ -95,12 +95,14 @@ class LimitedProtocol(H11Protocol):
 
     address: key by which connections are counted, see `options.client_address`
     since:   when the connection began to wait for a complete request; None while one is handled
+    behind:  when the client stopped reading as fast as it is sent responses; None if it has them
     """
 
     options: ClassVar[WebOptions]
     limits: ClassVar[Limits]
     address = ""
     since: float | None = None
+    behind: float | None = None
     _next_log: ClassVar[float] = 0.0
     _phase = Phase.RESPONSE
     _limit: asyncio.TimerHandle | None = None
@@ -119,11 +121,13 @@ class LimitedProtocol(H11Protocol):
         ]  # fmt: skip
         own = [other for other in others if self.address and other.address == self.address]
         is_many = len(own) >= self.limits.per_address
-        if (is_many or len(others) >= self.limits.connections) and not _make_room(
-            own if is_many else others
-        ):
-            transport.abort()
-            return
+        if is_many or len(others) >= self.limits.connections:
+            victim = _waiting(own) if is_many else _waiting(others) or _crowding(others, len(own))
+            _log_limit(f"closed a connection of {(victim or self).address or 'a proxy'}")
+            if victim is None:
+                transport.abort()
+                return
+            victim.drop()
         self._enter(Phase.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -151,6 +155,8 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for the client to read."""
         super().pause_writing()
+        # Not reset when the client reads a little: many responses may wait on one connection.
+        self.behind = self.behind or time.monotonic()
         self._stalled = self.loop.call_later(self.limits.read_seconds, self.drop)
 
     def resume_writing(self) -> None:
@@ -158,6 +164,17 @@ class LimitedProtocol(H11Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
         super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid request, or close the connection if its response has begun."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.drop()
+            return
+        super().send_400_response(msg)
+        if self.cycle is not None:
+            # The app may be about to respond to the request, too.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def drop(self) -> None:
         """Close the connection immediately, without sending buffered data."""
@@ -179,6 +196,8 @@ class LimitedProtocol(H11Protocol):
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
+        if phase is Phase.IDLE and not self.transport.get_write_buffer_size():
+            self.behind = None
         if phase is Phase.RESPONSE:
             self.since = None
         else:
@@ -188,22 +207,33 @@ class LimitedProtocol(H11Protocol):
         self._phase = phase
 
 
-def _make_room(candidates: Iterable[LimitedProtocol]) -> bool:
-    """Close the longest-waiting connection of the address with the most waiting connections.
+def _waiting(candidates: Iterable[LimitedProtocol]) -> LimitedProtocol | None:
+    """Return the longest-waiting connection of the address with the most waiting connections.
 
-    Returns False if no connection waits.
+    A connection waits for a request, or for its client to read. Returns None if none waits.
     """
-    waiting = [each for each in candidates if each.since is not None]
-    if not waiting:
-        return False
-    counts = Counter(each.address for each in waiting)
-    most = max(counts.values())
-    of_most = [each for each in waiting if counts[each.address] == most]
-    min(of_most, key=lambda each: each.since or 0.0).drop()
+    times = {each: since for each in candidates if (since := each.behind or each.since) is not None}
+    counts = Counter(each.address for each in times)
+    return min(times, key=lambda each: (-counts[each.address], times[each]), default=None)
+
+
+def _crowding(candidates: Iterable[LimitedProtocol], own: int) -> LimitedProtocol | None:
+    """Return a connection of the address with the most connections, if it has more than `own` + 1.
+
+    A client that always sends requests, and reads the responses, never waits. Proxies, which may
+    have any number of connections, have no address.
+    """
+    counts = Counter(each.address for each in candidates if each.address)
+    address, most = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    if most <= own + 1:
+        return None
+    return next(each for each in candidates if each.address == address)
+
+
+def _log_limit(what: str) -> None:
     if (now := time.monotonic()) >= LimitedProtocol._next_log:
         LimitedProtocol._next_log = now + LOG_SECONDS
-        logger.warning("Too many connections: closed the oldest without a complete request")
-    return True
+        logger.warning("Too many connections: %s", what)
 
 
 # What to do if an address cannot be listened on, by the number of the error.

@@ -32,7 +32,7 @@ from crawler.reports.site_setup import (
     FieldValues,
 )
 from crawler.utils.sandbox import LimitExceeded, Sandbox
-from crawler.utils.urls import host_of
+from crawler.utils.urls import site_of
 
 Result = TypeVar("Result")
 MAX_PAGES = 60
@@ -113,10 +113,13 @@ class SitePages:
         return page
 
     def of_hosts(self, urls: Sequence[str]) -> list[CachedPage]:
-        """Return the fetched pages on the hosts of some URLs, in the order of their requests."""
-        hosts = {_bare(url) for url in urls}
+        """Return the fetched pages on the hosts of some URLs, in the order of their requests.
+
+        Another port is another host.
+        """
+        places = {site_of(url) for url in urls}
         return [
-            page for url in list(self._pages) if _bare(url) in hosts and (page := self.get(url))
+            page for url in list(self._pages) if site_of(url) in places and (page := self.get(url))
         ]
 
     def links(self, urls: Sequence[str]) -> list[str]:
@@ -323,7 +326,3 @@ class SitePages:
     @property
     def _bytes(self) -> int:
         return sum(len(page.packed) for page in self._pages.values())
-
-
-def _bare(url: str) -> str:
-    return host_of(url).removeprefix("www.")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import getproxies
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -20,6 +21,7 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, suggestion_or_all
 from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
+from crawler.utils.urls import proxy_problem
 
 if TYPE_CHECKING:
     from crawler.storage.client import Database
@@ -40,6 +42,15 @@ def _path_and_format(output: str) -> tuple[str, str]:
     if not path or not file_format.isalnum():
         return output, Path(output).suffix.removeprefix(".")
     return path, file_format
+
+
+def refuse_proxies() -> None:
+    """Raise ConfigError for a proxy in the environment that requests cannot use."""
+    for scheme, url in getproxies().items():
+        # Scrapy ignores other variables, and takes a URL without a scheme as one of this scheme.
+        is_used = scheme in ("http", "https") and "://" in url
+        if is_used and (problem := proxy_problem(url)) is not None:
+            raise ConfigError(f"{scheme}_proxy: {problem}")
 
 
 def refuse_unwritable(outputs: Iterable[str]) -> None:
@@ -114,6 +125,7 @@ class Command(crawl.Command):
 
         try:
             check_log_level(self.settings)
+            refuse_proxies()
             if end_quietly(self.settings, args[0], opts.spargs):
                 spare_ending()
                 sys.exit(0)

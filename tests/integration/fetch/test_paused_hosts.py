@@ -70,6 +70,29 @@ def test_pause_that_prevents_all_visits_is_a_warning(
     assert shop.asked == []
 
 
+@pytest.mark.parametrize("delay", ["2592000", "99999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_one_busy_page_does_not_stop_its_host_for_long(
+    freshet: Freshet, database: Db, shop: Recorder, settings: dict[str, object], delay: str
+) -> None:
+    definition = freshet.wrapper(
+        "shop", start_urls=[f"{shop.url}/list"], item_pages="/item/", robots=False, concurrency=1
+    )
+    shop.answers["/item/1"] = (503, "")
+    shop.extra["/item/1"] = {"Retry-After": delay}
+    freshet.crawl(definition, **settings)
+    (host,) = database.hosts.find()
+    pause = host["hold_until"] - datetime.now(UTC)
+    assert pause < timedelta(hours=6)
+    (line,) = [x for x in freshet.crawl(definition, **settings).err.splitlines() if "nothing" in x]
+    assert "WARNING: shop: nothing visited: " in line
+    assert "127.0.0.1 is paused until" in line
+    if "REDIS_URL" in settings:
+        return  # Redis measures pauses by its own clock
+    freshet.crawl(definition, hours=6.1, **settings)
+    read = [n for n in range(2, ITEMS) if target(database, f"{shop.url}/item/{n}")["refreshed"]]
+    assert len(read) == ITEMS - 2, "the rest of the site is not read after the pause"
+
+
 def test_pause_of_a_site_that_was_read_before_is_no_failure(
     freshet: Freshet, database: Db, shop: Recorder, settings: dict[str, object]
 ) -> None:

@@ -73,6 +73,121 @@ def flaky() -> Iterator[str]:
         server.shutdown()
 
 
+def test_pages_that_no_pattern_selects_any_more_are_retired(
+    freshet: Freshet, database: Db, flaky: str
+) -> None:
+    kept = {f"/item/{n}": 1 for n in range(6, ITEMS)}
+    freshet.crawl(shop(freshet, flaky))
+    asked()
+    edited = shop(freshet, flaky, not_item_pages=r"/item/[0-5]$")
+    line = "no pattern selects 6 pages any more, so they are retired; 0 pages are selected again"
+    assert line in freshet.crawl(edited, "-a", "full=1", hours=30).err
+    assert asked() == kept | {"/list": 1}
+    row = target(database, f"{flaky}/item/0")
+    assert (row["retired"], row["gone"], row["requested"]) == (True, True, 1)
+    assert "retired" not in freshet.crawl(edited, hours=60).err
+    assert not {f"/item/{n}" for n in range(6)} & asked().keys()
+    said = freshet("explain", f"{flaky}/item/0", COLUMNS="300").out
+    assert "Retired: this URL is matched by no pattern of the site definition" in said
+    assert database.posts.count_documents({"url": f"{flaky}/item/0"}) == 1
+    line = "no pattern selects 0 pages any more, so they are retired; 6 pages are selected again"
+    assert line in freshet.crawl(shop(freshet, flaky), hours=61).err
+    assert {f"/item/{n}" for n in range(6)} <= asked().keys()
+    assert "retired" not in target(database, f"{flaky}/item/0")
+
+
+def test_former_start_urls_and_other_hosts_are_retired(
+    freshet: Freshet, database: Db, flaky: str
+) -> None:
+    starts = [f"{flaky}/list", f"{flaky}/old", f"{flaky}/item/1"]
+    freshet.crawl(shop(freshet, flaky, start_urls=starts))
+    asked()
+    edited = shop(freshet, flaky, start_urls=[f"{flaky}/list"])
+    assert "no pattern selects 1 page any more, so it is retired" in freshet.crawl(edited).err
+    freshet.crawl(edited, "-a", "full=1", hours=1)
+    assert "/old" not in asked()
+    assert "retired" not in target(database, f"{flaky}/item/1")
+
+
+class Private(BaseHTTPRequestHandler):
+    """A site that shows a login page without its cookie; every page keeps the same ETag."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def do_GET(self) -> None:
+        Private.asked[self.path] += 1
+        is_in = "sid=s3cret" in (self.headers.get("Cookie") or "")
+        is_in = is_in or self.headers.get("Authorization") == "Bearer s3cret"
+        status = 304 if self.headers.get("If-None-Match") else 200
+        if self.path == "/robots.txt":
+            status = 404
+        elif self.path == "/home/1" and not is_in:
+            status = 302
+        body = b"<title>Our shop</title><h1>Hello</h1><input type=password name=p><p>Who are you?"
+        if is_in and self.path == "/list":
+            body = b"<h1>list</h1><a href=/item/1>1</a><a href=/item/2>2</a>"
+        elif is_in:
+            body = b"<h1>Tea</h1><p>A cup of tea from the mountains, freshly brewed today.</p>"
+        elif self.path == "/open/1":
+            body = b"<h1>Open</h1><p>Everybody may read this page about tea and coffee.</p>"
+        body = b"" if status == 304 else body
+        self.send_response(status)
+        for name, value in {"Content-Type": "text/html", "ETag": '"1"', "Location": "/"}.items():
+            if name != "Location" or status == 302:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def private() -> Iterator[str]:
+    """Run the private site and yield its URL."""
+    Private.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Private) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "keys", [{"cookies": {"sid": "${SID}"}}, {"headers": {"Authorization": "Bearer ${SID}"}}]
+)
+def test_pages_read_as_login_pages_are_due_after_a_cookie_is_added(
+    freshet: Freshet, database: Db, private: str, keys: dict[str, object]
+) -> None:
+    paths = ("/list", "/item/1", "/open/1", "/home/1")
+    given: dict[str, object] = {
+        "start_urls": [f"{private}{path}" for path in paths], "list_pages": "/list",
+        "item_pages": "/(?:item|open|home)/", "cells": {
+            "greeting": {"url": f"{private}/cell", "css": "h1"},
+        },
+    }  # fmt: skip
+
+    def crawl(keys: dict[str, object]) -> str:
+        wrapper = freshet.wrapper("shop", **keys)
+        return freshet("crawl", "site", "-a", f"wrapper={wrapper}", SID="s3cret").err
+
+    crawl(given)
+    assert target(database, f"{private}/item/1")["outcome"] == "new", "not read as a page"
+    Private.asked.clear()
+    assert "nothing was due" in crawl(given)
+    edited = given | keys
+    crawl(edited)
+    read = {path for path in Private.asked if path != "/robots.txt"}
+    assert read == {"/list", "/item/1", "/item/2", "/home/1", "/cell"}
+    for path in ("/item/1", "/item/2", "/home/1"):
+        (post,) = database.posts.find({"url": f"{private}{path}"})
+        assert "mountains" in str(post), post
+    Private.asked.clear()
+    assert "nothing was due" in crawl(edited)
+    crawl(edited | {"robots": False})
+    assert not Private.asked, "pages without doubt are due again"
+
+
 def shop(freshet: Freshet, url: str, **keys: object) -> Path:
     given: dict[str, object] = {
         "start_urls": [f"{url}/list"], "item_pages": "/item/", "fields": {"title": "h1"},

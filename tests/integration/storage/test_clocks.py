@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
 from tests.integration.frontier.test_workers import ended, shop, until
 from tests.integration.harness import Db, Freshet, Pages, asked, visits
+from tests.integration.recording import Recorder
 
 pytestmark = [
     pytest.mark.skipif(not can_move(), reason="no C compiler, or not on Linux"),
@@ -117,6 +120,38 @@ def test_clock_steps_during_a_run_have_no_effect(
     check_log(database, began, {})
     (run,) = database.runs.find()
     assert timedelta(0) < run["finished"] - run["started"] < timedelta(minutes=1)
+
+
+class SlowSite(Recorder):
+    """A site that waits for `release` before it responds; `waiting` is set by the request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting, self.release = threading.Event(), threading.Event()
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/list":
+            self.waiting.set()
+            self.release.wait(20)
+        super().answer(handler)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_clock_step_does_not_end_requests_in_flight(
+    freshet: Freshet, database: Db, clock: WrongClock, seconds: float
+) -> None:
+    with SlowSite() as site:
+        site.answers |= {"/list": "<a href=/item/1>1</a>", "/item/1": "<h1>One</h1>"}
+        definition = freshet.wrapper(
+            "shop", start_urls=[f"{site.url}/list"], item_pages="/item/", robots=False
+        )
+        process = freshet.start("crawl", "site", "-a", f"wrapper={definition}", **clock.env)
+        assert site.waiting.wait(30)
+        clock.set(seconds)
+        time.sleep(2)
+        site.release.set()
+        ended([process])
+    assert [row["outcome"] for row in database.visits.find().sort("at", 1)] == ["new", "new"]
 
 
 def test_clock_that_is_hours_off_is_rejected(

@@ -199,6 +199,14 @@ def test_number_of_unread_changes_leaves_out_what_is_read_or_muted(
     send(local, "/changes/read-all", site="blog")
     text = local.get("/changes").text
     assert ("You have read everything" in text, "0 changes" in text) == (True, True)
+def test_atom_feed_has_no_control_characters(local: Browser, log: Log) -> None:
+    control = "".join(map(chr, [*range(32), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF]))
+    log.visit(hours(0), "https://a.example/1", item(f"one{control}two"))
+    log.visit(hours(1), "https://a.example/1", item(f"{control} three"))
+    document = local.get(feed_address(local)).text
+    titles = [each.text or "" for each in ElementTree.fromstring(document).iter(f"{ATOM}title")]
+    assert any("three" in title for title in titles)
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]", document)
 
 
 def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import logging
 import socket
 import sys
 import time
@@ -237,6 +239,126 @@ def test_oldest_idle_connection_is_closed_at_the_limit() -> None:
     closed, answer = serve(work, per_address=3)
     assert closed == b""
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/", "/big"])
+def test_clients_that_never_read_do_not_lock_others_out(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+
+    async def flood(port: int, host: str) -> list[socket.socket]:
+        loop, sockets = asyncio.get_running_loop(), []
+        for _ in range(8):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            client.bind((host, 0))
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            sockets.append(client)
+        for _ in range(40):
+            for client in sockets:
+                with contextlib.suppress(OSError):
+                    client.send(request * 2000)
+            await asyncio.sleep(0.02)
+        return sockets
+
+    async def work(port: int) -> list[bytes]:
+        sockets = [*await flood(port, "127.0.0.2"), *await flood(port, "127.0.0.3")]
+        answers = []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            answers.append((await until_closed(reader, 20))[0][:12])
+            writer.close()
+        for client in sockets:
+            client.close()
+        return answers
+
+    with caplog.at_level(logging.WARNING, "crawler.web.server"):
+        server.LimitedProtocol._next_log = 0.0
+        answers = serve(work, connections=16, per_address=8)
+    assert answers == [b"HTTP/1.1 200"] * 5
+    assert "Too many connections: closed a connection of 127.0.0." in caplog.text
+
+
+def test_clients_that_are_always_busy_do_not_lock_others_out() -> None:
+    request = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await asyncio.sleep(5)
+        await hello(scope, receive, send)
+
+    async def work() -> bytes:
+        options = WebOptions(port=0)
+        listener = server.listen(options)
+        limits = Limits(connections=8, per_address=4, stop_seconds=1)
+        async with server.served(slow, options, listener, limits) as hurry:
+            port = listener.getsockname()[1]
+            busy = []
+            for host in ("127.0.0.2", "127.0.0.3"):
+                for _ in range(4):
+                    pair = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+                    pair[1].write(request)
+                    busy.append(pair)
+            await asyncio.sleep(0.3)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            answer, _ = await until_closed(reader, 4)
+            for _, each in [*busy, (reader, writer)]:
+                each.close()
+            hurry()
+            return answer
+
+    assert asyncio.run(work()).startswith(b"HTTP/1.1 200")
+
+
+def exchange(port: int, sent: bytes, more: bytes = b"") -> bytes:
+    """Send bytes to the app at a port, in two parts; return all that it responds with."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(sent)
+        if more:
+            time.sleep(0.3)
+            with contextlib.suppress(ConnectionError):
+                client.sendall(more)
+        with contextlib.suppress(ConnectionError):
+            while data := client.recv(65_536):
+                received += data
+    return received
+
+
+POST_HEAD = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+def test_ambiguous_and_broken_bodies_leave_no_trace(freshet: Freshet, database: Db) -> None:
+    put_user(database, "anna")
+    served = Served(freshet)
+    port = served.port
+    both = CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n"
+    following = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for sent in (
+        POST_HEAD + FORM + both + following,
+        POST_HEAD.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n" + CHUNKED
+        + b"\r\n0\r\n\r\n" + following,
+    ):  # fmt: skip
+        answer = exchange(port, sent)
+        assert answer.startswith(b"HTTP/1.1 400"), answer
+        assert answer.count(b"HTTP/1.1 ") == 1, "the connection was used again"
+    chunk = POST_HEAD + FORM + CHUNKED + b"\r\n5\r\nhello\r\n"
+    assert exchange(port, chunk, b"zz\r\n").startswith(b"HTTP/1.1 400")
+    assert exchange(port, chunk + b"zz\r\n")[:12] == b"HTTP/1.1 400"
+    # The response to a chunked body of an unknown path may have been sent before it ends.
+    exchange(port, chunk.replace(b"/sign-in", b"/nothing"), b"zz\r\n")
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(POST_HEAD + FORM + b"Content-Length: 99\r\n\r\nx")
+        time.sleep(0.2)
+    time.sleep(0.2)
+    assert httpx.get(f"{served.url}sign-in").status_code == 200
+    assert served.stop() == (0, "")
 
 
 def test_keep_alive_and_pipelined_requests_are_answered() -> None:

@@ -171,6 +171,19 @@ def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
     assert "frame-src 'self'" in page.headers["content-security-policy"]
 
 
+def test_another_port_is_another_site(local: Browser, site: Site) -> None:
+    other = "https://shop.example:8443/"
+    links = "".join(f"<li><a href={HOME}product/tea-{n}/>{t}</a>" for n, t in enumerate(TITLES))
+    site.pages[other] = f"{PAGES[HOME].replace('/product/', '/ware/')}<main><ul>{links}</ul>"
+    begin(local)
+    new = local.get(begin(local, other).headers["location"]).text
+    assert "/ware/" in new
+    assert "/product/" not in new
+    first = local.get("/setup/new", params={"url": HOME}).text
+    assert "/product/" in first
+    assert "/ware/" not in first
+
+
 def test_a_host_without_a_scheme_may_have_no_https(local: Browser, site: Site) -> None:
     site.pages["http://plain.example/"] = site.pages[HOME]
     response = begin(local, "plain.example")
@@ -447,6 +460,89 @@ def test_environment_variables_are_kept_but_not_expanded(
     _, digest = editing(local)
     assert save(local, digest=digest, user_agent="mine").status_code == 303
     assert definition(stored[1])["headers"] == {"Accept-Language": "fr", "user-agent": "mine"}
+
+
+SECRET = {
+    "name": "shop", "start_urls": ["https://shop.example/", "http://old.shop.example/"],
+    "item_pages": "/product/", "list_pages": "/category/", "allowed_domains": ["shop.example"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        {"headers": {"Authorization": "Bearer ${SHOP_KEY}"}},
+        {"headers": {"User-Agent": "bot ${SHOP_KEY}"}},
+        {"cookies": {"lang": "${SHOP_KEY}"}},
+    ],
+)
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "https://evil.example/",
+        "https://shop.example/\nhttps://evil.example/",
+        "https://shop.example.evil.example/",
+        "https://shop.example:8443/",
+        "http://shop.example/",
+        "http://old.shop.example/",
+    ],
+)
+def test_secrets_stay_with_the_places_they_were_written_for(
+    local: Browser, database: Db, site: Site, secrets: dict[str, Any], starts: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SHOP_KEY", "k3y")
+    put(database, None, SECRET | secrets)
+    _, digest = editing(local)
+    sent = {"digest": digest, "start_urls": starts}
+    for more in ("items", "lists"):
+        fetched = local.post("/setup/pages", form(local, more=more, **sent))
+        assert fetched.status_code == 422
+        assert "may be secret" in fetched.text
+    saved = save(local, **sent)
+    assert saved.status_code == 422
+    assert "may be secret" in saved.text
+    edit = {"name": "shop", "start_urls": starts.split(), "item_pages": ["/product/"]}
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+    for method, path in (("PUT", "sites/shop"), ("POST", "pages")):
+        body = {"definition": edit, "digest": digest}
+        answer = local.request(method, f"/api/v1/setup/{path}", json=body, headers=csrf)
+        assert answer.status_code == 422, path
+        assert "may be secret" in answer.text
+    assert site.requests == []
+    assert json.loads(database.sites.find_one({"_id": "shop"})["definition"]["keys"]) == (
+        SECRET | secrets
+    )
+
+
+def test_secrets_do_not_move_to_cells(local: Browser, database: Db) -> None:
+    cell = {"url": "https://evil.example/", "css": "h1"}
+    values = {
+        "name": "shop", "start_urls": [HOME], "item_pages": "x", "cells": {"far": cell},
+        "cookies": {"sid": "${SHOP_KEY}"},
+    }  # fmt: skip
+    put(database, None, values)
+    _, digest = editing(local)
+    saved = save(local, digest=digest, start_urls="", item_pages="", list_pages="")
+    assert saved.status_code == 422
+    assert "may be secret" in saved.text
+
+
+def test_secrets_allow_other_pages_of_their_places(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "k3y")
+    put(database, None, SECRET | {"cookies": {"sid": "${SHOP_KEY}"}})
+    _, digest = editing(local)
+    starts = "https://www.shop.example/new\nhttps://tea.shop.example/"
+    assert save(local, digest=digest, start_urls=starts).status_code == 303
+    put(database, None, SECRET | {"name": "plain", "headers": {"Accept-Language": "fr"}})
+    plain = local.get("/api/v1/setup/sites/plain").json()
+    edit = plain["definition"] | {"start_urls": ["https://tea.example/"]}
+    sent = {"definition": edit, "digest": plain["digest"]}
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+    saved = local.request("PUT", "/api/v1/setup/sites/plain", json=sent, headers=csrf)
+    assert saved.status_code == 200
 
 
 def test_the_preview_shows_the_category_of_items(sampled: Browser) -> None:

@@ -10,7 +10,7 @@ from scrapy.http import Response
 from crawler.fetch.downloader import retry_after
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
-MAX_DELAY = timedelta(days=30)
+MAX_DELAY = timedelta(hours=6)
 
 
 def parsed(value: bytes) -> datetime | None:
@@ -69,5 +69,5 @@ def test_missing_header_is_none() -> None:
     [b"99999999999", b"9" * 5000, b"Fri, 31 Dec 9999 23:59:59 GMT"],
     ids=["many seconds", "more digits than int() accepts", "last valid date"],
 )
-def test_delay_is_limited_to_30_days(value: bytes) -> None:
+def test_delay_is_limited_to_hours(value: bytes) -> None:
     assert parsed(value) == NOON + MAX_DELAY

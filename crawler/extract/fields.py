@@ -32,6 +32,7 @@ from scrapy.http import TextResponse
 
 from crawler.extract.plain_text import Markup, text_below
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
+from crawler.utils.time import split_zone, unix_time
 from crawler.utils.urls import BLANKS, base_url, joined
 
 # Grouped digits (1,234,567.89), plain digits, or a fraction without a leading zero. No group begins
@@ -53,7 +54,6 @@ MAX_SIGN_CHARACTERS = 7
 PERCENT = re.compile(r"\s?%")
 EURO_CENTS = re.compile(r"\d\s?€\s?\d\d(?!\d)")
 MAX_DIGITS = 300
-MAX_DATE_CHARACTERS = 200
 # The largest number that is read.
 MAX_NUMBER = 1e300
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
@@ -456,21 +456,25 @@ def writes_day_first(response: TextResponse) -> bool:
 def read_date(value: str, zone: ZoneInfo, *, day_first: bool = False) -> datetime | None:
     """Return the date in a text in UTC; None if there is none.
 
-    zone:      time zone of dates without a UTC offset
+    zone:      time zone of dates without a UTC offset and without the name of a time zone
     day_first: whether the day comes first in dates such as 05/01/2024
 
-    Relative dates ("2 hours ago") are rejected: they would differ on every visit.
+    Unix times are dates, too, in seconds and in milliseconds. Relative dates ("2 hours ago") are
+    rejected: they would differ on every visit.
     """
+    # First, because 1711010123456 is also an ISO 8601 date.
+    if (read := unix_time(value)) is not None:
+        return read
+    text, named = split_zone(value)
     try:
-        read: datetime | None = datetime.fromisoformat(value)
+        read = datetime.fromisoformat(text)
     except ValueError:
-        text = value[:MAX_DATE_CHARACTERS]
         is_day_first = day_first and AMBIGUOUS_DATE.match(text) is not None
         read = _parse_date(text, day_first=is_day_first or DOTTED_DATE.match(text) is not None)
     if read is None:
         return None
     try:
-        return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+        return (read if read.tzinfo else read.replace(tzinfo=named or zone)).astimezone(UTC)
     except OverflowError:
         return None
 
@@ -515,7 +519,8 @@ def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
         return FieldType.TEXT
     if all(CURRENCY.search(text) and read_price(text) for text in texts):
         return FieldType.PRICE
-    if all(read_date(text, zone) for text in texts):
+    # A number that could be a Unix time is rather the number of an item.
+    if all(unix_time(text) is None and read_date(text, zone) for text in texts):
         return FieldType.DATE
     is_number = all(
         sum(map(str.isalpha, t)) * 2 <= len(t) and read_number(t) is not None for t in texts

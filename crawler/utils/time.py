@@ -16,11 +16,40 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Time of the next visit of targets that are not to be visited again.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 HOUR_MILLISECONDS = 3_600_000
+# The number of units in a second by the number of digits, from March 1973 on. Numbers with other
+# lengths are not times: 8 digits are a date such as 20240715, and 14 digits one with a time.
+UNIX_UNITS = {
+    9: 1, 10: 1, 12: 1000, 13: 1000, 15: 1_000_000, 16: 1_000_000, 18: 10**9, 19: 10**9,
+}  # fmt: skip
+UNIX = re.compile(
+    r"@?(?P<number>[1-9]\d{8,18})(?:\.(?P<fraction>\d{1,9}))?"
+    r"|/Date\((?P<net>[1-9]\d{8,18})(?:[+-]\d{4})?\)/"
+)
+MAX_UNIX_YEAR = 2100
+# A date without separators and its hour, or hour and minute, as in 202407151230.
+JOINED = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(\d\d)(\d\d)?")
+MAX_DATE_CHARACTERS = 200
+# The name of a region such as America/New_York at the end of a date, maybe in brackets, or a North
+# American time. What follows an offset is a comment, as in `+01:00[Europe/Paris][u-ca=gregory]`.
+REGION = re.compile(
+    r"(?<=[\d\s\[(zZmM.])[\[(]?([A-Za-z_]{2,20}(?:/[A-Za-z0-9_+-]{1,20}){1,2})[\])]?$"
+)
+ANNOTATION = re.compile(r"\[!?[\w-]{1,40}=[\w-]{1,40}\]$")
+COMMENT = re.compile(r"([+-]\d\d:?\d\d) ?\([^()]{1,60}\)$")
+US_TIME = re.compile(
+    r"(?<=[\d\s.mM])\(?(ET|CT|MT|PT|(?:US )?(?:Eastern|Central|Mountain|Pacific) Time)\)?$", re.I
+)
+US_REGIONS = {
+    "e": "America/New_York", "c": "America/Chicago", "m": "America/Denver",
+    "p": "America/Los_Angeles",
+}  # fmt: skip
 
 
 def in_milliseconds(moment: datetime) -> datetime:
@@ -103,6 +132,71 @@ class Clock:
     def now(self) -> datetime:
         """Return the current time by MongoDB's clock, aware and in UTC."""
         return in_milliseconds(SERVER_TIME.now() + timedelta(hours=self.offset_hours))
+
+
+def unix_time(text: str) -> datetime | None:
+    """Return the time that a Unix time stands for, in UTC; None if it is not one.
+
+    text: seconds since 1970, or milli-, micro- or nanoseconds, also as `/Date(1780315200000)/`
+
+    Times from March 1973 to 2100 are read. Digits that are also a date and an hour, such as
+    2024071512, are not: most likely, the date is meant.
+    """
+    match = UNIX.fullmatch(text)
+    if match is None:
+        return None
+    digits = match["number"] or match["net"]
+    if (units := UNIX_UNITS.get(len(digits))) is None or _is_joined_date(digits):
+        return None
+    seconds, rest = divmod(int(digits), units)
+    microseconds = rest * 1_000_000 // units
+    if units == 1 and match["fraction"]:
+        microseconds = int(match["fraction"][:6].ljust(6, "0"))
+    try:
+        moment = EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
+    except OverflowError:
+        return None
+    return moment if moment.year < MAX_UNIX_YEAR else None
+
+
+def _is_joined_date(digits: str) -> bool:
+    if (match := JOINED.fullmatch(digits)) is None:
+        return False
+    try:
+        datetime(*(int(part or 0) for part in match.groups()), tzinfo=UTC)  # type: ignore[arg-type, misc]
+    except ValueError:
+        return False
+    return True
+
+
+def split_zone(text: str) -> tuple[str, ZoneInfo | None]:
+    """Split the name of a time zone off the end of a date; the zone is None without one.
+
+    The names are those of regions, such as America/Los_Angeles, and of North American times whose
+    offset depends on the season, such as ET or Pacific Time. If the rest of the date has an offset,
+    the offset counts: in `2026-03-15T12:00+01:00[Europe/Paris]`, the region is a comment.
+    """
+    rest = text[:MAX_DATE_CHARACTERS].rstrip()
+    while annotation := ANNOTATION.search(rest):
+        rest = rest[: annotation.start()].rstrip()
+    if comment := COMMENT.search(rest):
+        return rest[: comment.end(1)], None
+    if region := REGION.search(rest):
+        name = _regions().get(region[1].lower())
+        if name is not None:
+            return rest[: region.start()].rstrip(), ZoneInfo(name)
+    elif rest.endswith("[UTC]"):
+        return rest.removesuffix("[UTC]"), ZoneInfo("UTC")
+    elif us_time := US_TIME.search(rest):
+        initial = us_time[1].lower().removeprefix("us ")[0]
+        return rest[: us_time.start()].rstrip(), ZoneInfo(US_REGIONS[initial])
+    return rest, None
+
+
+@cache
+def _regions() -> dict[str, str]:
+    """Return the names of time zones by their names in lower case."""
+    return {name.lower(): name for name in available_timezones()}
 
 
 def http_date(value: str) -> datetime | None:

@@ -8,14 +8,19 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from scrapy.http import JsonResponse
 
-from crawler.extract.fields import FieldType, date, read_date, typed
+from crawler.extract.fields import FieldType, date, proposed_type, read_date, typed
 from tests.unit.pages import page
 
 
 def at(*parts: int) -> datetime:
     """Return a UTC datetime."""
     return datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type,misc]
+
+
+def json_page(text: str) -> JsonResponse:
+    return JsonResponse("https://shop.example/api", body=text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +87,76 @@ def test_month_without_a_day_does_not_use_todays_day() -> None:
     assert read_date("July 2024", ZoneInfo("UTC")) in (None, at(2024, 7, 1))
 
 
-def test_unix_time_is_not_misread_as_a_date() -> None:
-    assert read_date("1700000000", ZoneInfo("UTC")) in (None, at(2023, 11, 14, 22, 13, 20))
+@pytest.mark.parametrize(
+    "value",
+    ["1711010123", "1711010123000", "1711010123000000", "1711010123.75", "@1711010123",
+     "/Date(1711010123000)/", "/Date(1711010123000+0100)/"],
+)  # fmt: skip
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Seoul"])
+def test_unix_time_in_seconds_or_smaller_units_is_a_date(value: str, zone: str) -> None:
+    read = read_date(value, ZoneInfo(zone))
+    assert read is not None
+    assert read.replace(microsecond=0) == at(2024, 3, 21, 8, 35, 23)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("20240715", at(2024, 7, 15)), ("2024071512", None), ("202407151230", None),
+        ("0711010123", None), ("9780306406157", None), ("9999999999", None), ("12345678901", None),
+    ],
+)  # fmt: skip
+def test_other_numbers_are_not_read_as_unix_times(value: str, expected: datetime | None) -> None:
+    assert read_date(value, ZoneInfo("UTC")) == expected
+
+
+def test_number_of_an_item_is_not_proposed_as_a_date() -> None:
+    numbers = page("<p>1711010123</p><p>1711010199</p>").css("p")
+    assert proposed_type(numbers, ZoneInfo("UTC")) is FieldType.NUMBER
+    days = page("<p>20240715</p><p>20240716</p>").css("p")
+    assert proposed_type(days, ZoneInfo("UTC")) is FieldType.DATE
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Mon, 15 Jan 2024 20:21:00 America/Los_Angeles", at(2024, 1, 16, 4, 21)),
+        ("Mon, 15 Jul 2024 20:21:00 America/Los_Angeles", at(2024, 7, 16, 3, 21)),
+        ("2024-07-15 20:21 europe/berlin", at(2024, 7, 15, 18, 21)),
+        ("2024-07-15T20:21:00+02:00[Europe/Berlin]", at(2024, 7, 15, 18, 21)),
+        ("2024-07-15T20:21:00-04:00[America/New_York][u-ca=gregory]", at(2024, 7, 16, 0, 21)),
+        ("2024-07-15T20:21:00[Asia/Tokyo]", at(2024, 7, 15, 11, 21)),
+        ("2024-07-15T20:21:00Z[UTC]", at(2024, 7, 15, 20, 21)),
+        ("July 15, 2024 8:21 pm (America/Argentina/Salta)", at(2024, 7, 15, 23, 21)),
+        ("July 15, 2024 8:21 pm ET", at(2024, 7, 16, 0, 21)),
+        ("January 15, 2024 8:21pm ET", at(2024, 1, 16, 1, 21)),
+        ("July 15, 2024, 8:21 p.m. US Central Time", at(2024, 7, 16, 1, 21)),
+        ("Mon Jul 15 2024 20:21:00 GMT-0700 (Pacific Daylight Time)", at(2024, 7, 16, 3, 21)),
+    ],
+)
+def test_date_with_the_name_of_a_zone_ignores_the_sites_zone(
+    value: str, expected: datetime
+) -> None:
+    assert read_date(value, ZoneInfo("Asia/Seoul")) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["15 July 2024 12:00 Nowhere/Land", "../../etc/passwd", "America/"]
+)
+def test_unknown_zone_is_not_taken_for_the_sites_zone(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) is None
+
+
+@pytest.mark.parametrize("number", ["1711010123", "1711010123000", "1.711010123e9", '"1711010123"'])
+def test_date_fields_read_unix_times_in_json(number: str) -> None:
+    response = json_page(f'{{"at": {number}}}')
+    assert date(jmespath="at").read(response, ZoneInfo("UTC")) == at(2024, 3, 21, 8, 35, 23)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "true", "1e300", "17"])
+def test_numbers_that_are_no_times_are_no_dates(number: str) -> None:
+    response = json_page(f'{{"at": {number}}}')
+    assert date(jmespath="at").read(response, ZoneInfo("UTC")) is None
 
 
 @pytest.mark.parametrize("value", ["", "soon", "price 12.50 incl. tax", "-", "2024-13-45"])

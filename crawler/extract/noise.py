@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from crawler.extract.page_values import PRICE
+from crawler.extract.prices import PRICE
 from crawler.items import Noise, Place
 
 # Maximum per page; older ones are dropped.

@@ -21,7 +21,7 @@ from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import TextResponse
 
-from crawler.extract.fields import read_price, squeeze, value_text
+from crawler.extract.fields import squeeze, value_text
 from crawler.extract.main_text import (
     CONTENT_TAGS,
     HEADINGS,
@@ -34,6 +34,7 @@ from crawler.extract.main_text import (
     titles_of,
 )
 from crawler.extract.plain_text import UNSEEN
+from crawler.extract.prices import PRICE, amount_text, read_price
 from crawler.utils.urls import base_url, joined
 
 MAX_LINES = 100
@@ -42,16 +43,6 @@ MAX_FILES = 200
 MAX_LINE_CHARACTERS = 200
 # Maximum number of blocks from the main heading to the price, options to choose not counted.
 MAX_HEAD_BLOCKS = 40
-_CURRENCY = (
-    r"(?:[$\u00a3\u00a5\u20a0-\u20cf\u0e3f]|(?:AED|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR"
-    r"|JPY|KRW|MXN|NOK|NZD|PLN|RON|RUB|SEK|SGD|TRY|UAH|USD|ZAR|Euro?|Fr\.|Ft|K\u010d|RM|R\$|Rp|Rs\.?"
-    r"|TL|kn|kr\.?|lei|z\u0142|\u0433\u0440\u043d|\u043b\u0432|\u0440\u0443\u0431|\u5143|\u5186"
-    r"|\uc6d0)(?![^\W\d_]))"
-)
-PRICE = re.compile(
-    rf"(?<![^\W\d_]){_CURRENCY}[ \u00a0\u202f]?[-\u2212]?\d|\d[ \u00a0\u202f]?{_CURRENCY}"
-    r"|\d[ \u00a0\u202f]?[,.:][-\u2013\u2014]"
-)
 _MONTH = (
     r"(?:jan|feb|f\u00e9v|fev|ene|gen|m[a\u00e4]r|mrt|apr|avr|abr|ma[ijy]|mei|mag|jun|juin|giu|jul"
     r"|juil|lug|aug|ao\u00fb|ago|sep|set|oct|okt|ott|out|nov|dec|dez|d\u00e9c|dic|\u044f\u043d\u0432"
@@ -299,7 +290,7 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
             scopes[element] = part
         elif scope is not None:
             for name in PROPERTIES.intersection(names) - scope.keys():
-                scope[name] = _marked_value(element)
+                scope[name] = _marked_value(element, is_price=name in PRICES)
     found = [*items, {"offers": [meta]}] if meta else items
     return [
         item
@@ -309,11 +300,11 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
     ]
 
 
-def _marked_value(element: Any) -> str:
+def _marked_value(element: Any, *, is_price: bool) -> str:
     for name in ("content", "href", "datetime"):
         if (value := element.get(name)) is not None:
             return str(value)
-    return value_text(element)
+    return amount_text(element) if is_price else value_text(element)
 
 
 def _lines_of(item: Node) -> Iterator[str]:

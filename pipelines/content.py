@@ -7,18 +7,17 @@ import json
 import logging
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from crawler.extract.noise import without_noise
 from crawler.extract.plain_text import Markup
 from crawler.items import Entry, Fetched, Kind, Noise, Outcome, Post
-from crawler.utils.text import normalized, storable_name, with_storable_names
+from crawler.utils.exact_json import INT64, exact_number
+from crawler.utils.text import normalized, storable_name, with_storable_names, without_surrogates
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical
 
 logger = logging.getLogger(__name__)
-# MongoDB stores integers below this.
-INT64 = 2**63
-MAX_FLOAT = 10**308
 # MongoDB allows 100 levels of nesting, some of which Freshet's documents need.
 MAX_NESTED = 90
 RESULT_KEYS = {"columns", "rows"}
@@ -127,14 +126,15 @@ def _without_parameters(url: str, names: tuple[str, ...] = ()) -> str:
 def normal(value: Any, room: int = MAX_NESTED) -> Any:
     """Normalize a value: NFC, without NUL and lone surrogates, times truncated to milliseconds.
 
+    Integers that MongoDB cannot store become text with all their digits, unless a float is exact.
+
     room: remaining levels of nesting; raises ValueError if the value is nested deeper
     """
     if isinstance(value, str):
         clean = value.replace("\0", "")
         if clean.isascii():
             return clean.strip()
-        clean = clean.encode("utf-8", "replace").decode("utf-8")
-        return normalized("NFC", clean).strip()
+        return normalized("NFC", without_surrogates(clean)).strip()
     if isinstance(value, dict | list | tuple):
         if room < 1:
             raise ValueError(f"nested deeper than {MAX_NESTED} levels")
@@ -142,7 +142,8 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
             return {normal(str(key)): normal(part, room - 1) for key, part in value.items()}
         return [normal(part, room - 1) for part in value]
     if isinstance(value, int) and not -INT64 <= value < INT64:
-        return float(value) if abs(value) < MAX_FLOAT else str(value)
+        number = exact_number(Decimal(value))
+        return str(number) if isinstance(number, str) else number
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)

@@ -30,6 +30,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import PROJECT, Config
 from crawler.errors import FreshetError
+from crawler.extract.documents import JsonPage
 from crawler.extract.response import HANDLED, REFUSED, decoded, failure_text
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
@@ -414,7 +415,10 @@ def _text_of(url: str, response: Response) -> FetchedText:
         return _failed(
             url, f"not an HTML page: {kind[:80]!r}. Enter a page with links, as a browser shows it"
         )
-    text = decoded(response).text[:MAX_TEXT_CHARACTERS]
+    page = decoded(response)
+    if isinstance(page, JsonPage):
+        return _failed(url, "JSON instead of an HTML page. Read it with jmespath in a TOML file")
+    text = page.text[:MAX_TEXT_CHARACTERS]
     if FEED.search(text[:MAX_PROLOG_CHARACTERS]):
         return _failed(url, "this is a feed, not a page. Add it on the page Feeds")
     return {"url": url, "final_url": response.url, "text": text, "problem": None}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache, lru_cache
 from html import escape
@@ -30,8 +31,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 from scrapy.http import TextResponse
 
+from crawler.extract.documents import json_value
 from crawler.extract.plain_text import Markup, text_below
-from crawler.extract.prices import PRICE, amount_text, read_number, read_price
+from crawler.extract.prices import PRICE, amount_text, exact_amount, read_number, read_price
+from crawler.utils.exact_json import Digits
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
 from crawler.utils.time import split_zone, unix_time
 from crawler.utils.urls import BLANKS, base_url, joined
@@ -146,8 +149,11 @@ class Field(BaseModel):
         are aware datetimes in UTC.
         """
         if self.jmespath is not None:
-            matches = response.jmespath(self.jmespath)
-            return self._read_json(matches, zone, response.url, day_first=bool(day_first))
+            if (document := json_value(response)) is None:
+                return [] if self.type is FieldType.LIST else None
+            matches = jmespath.search(self.jmespath, document)
+            values = matches if isinstance(matches, list) else [matches]
+            return self._read_json(values, zone, response.url, day_first=bool(day_first))
         if self.type is FieldType.HTML:
             nodes = selected(response, self.css, self.xpath)
             return (Markup(squeeze(_markup(nodes[0], response))) or None) if nodes else None
@@ -164,9 +170,9 @@ class Field(BaseModel):
         return typed(value_text(values[0]), self.type, zone, day_first=bool(day_first))
 
     def _read_json(
-        self, matches: SelectorList[Any], zone: ZoneInfo, url: str, *, day_first: bool
+        self, matches: Sequence[Any], zone: ZoneInfo, url: str, *, day_first: bool
     ) -> Any:
-        values = [value for value in matches.getall() if value is not None]
+        values = [value for value in matches if value is not None]
         if self.type is FieldType.LIST:
             return [json_text(value) for value in values]
         if not values:
@@ -174,15 +180,26 @@ class Field(BaseModel):
         value = values[0]
         if isinstance(value, str) and self.type is FieldType.HTML:
             return Markup(with_absolute_links(squeeze(value), url)) or None
+        if isinstance(value, Digits) and self.type is FieldType.NUMBER:
+            return _number(value)
         if isinstance(value, str) or self.type in (FieldType.DATE, FieldType.HTML):
             return typed(json_text(value), self.type, zone, day_first=day_first)
-        if self.type is FieldType.TEXT:
-            return value
+        return value if self.type is FieldType.TEXT else self._amount(value)
+
+    def _amount(self, value: Any) -> Any:
         if type(value) not in (int, float) or abs(value) > MAX_NUMBER:
             return None
         if self.type is FieldType.PRICE:
-            return {"amount": float(value), "currency": None}
+            return {"amount": exact_amount(value), "currency": None}
         return value
+
+
+def _number(digits: Digits) -> str | None:
+    """Return a number that a float cannot represent, as text; None if it is too large."""
+    try:
+        return str(digits) if abs(Decimal(digits)) < MAX_NUMBER else None
+    except InvalidOperation:
+        return None
 
 
 def json_text(value: Any) -> str:

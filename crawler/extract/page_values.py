@@ -21,6 +21,7 @@ from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import TextResponse
 
+from crawler.extract.documents import PlainTextPage, XmlPage, text_lines, xml_lines
 from crawler.extract.fields import squeeze, value_text
 from crawler.extract.main_text import (
     CONTENT_TAGS,
@@ -106,6 +107,8 @@ def without_elements(page: TextResponse, selectors: Sequence[str]) -> TextRespon
     """Return a page without the elements that CSS selectors match."""
     if not selectors or page.selector.type == "json":
         return page
+    if isinstance(page, PlainTextPage):
+        return page
     # A copy, because links and fields may be in these elements.
     copy = page.replace()
     for element in [each for css in selectors for each in copy.css(css)]:
@@ -123,7 +126,11 @@ def page_values(response: TextResponse) -> dict[str, Any]:
                       without a price, only those with a date, and prices anywhere in the content
     files:            URLs of linked documents, without parameters
     """
+    if isinstance(response, PlainTextPage):
+        return {"title": None, "main_text": text_lines(response.text) or None}
     bodies = response.xpath("//body")
+    if not bodies and isinstance(response, XmlPage):
+        return {"title": None, "main_text": xml_lines(response.selector.root) or None}
     # lxml makes the Python objects of elements again in each pass unless they are kept.
     elements = list(bodies[0].root.iter()) if bodies else []
     values = main_text(response)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -18,6 +19,7 @@ from lxml import etree
 
 from crawler.extract.plain_text import SEPARATORS as BLOCK_SEPARATORS
 from crawler.extract.plain_text import UNSEEN
+from crawler.utils.exact_json import INT64, exact_number
 
 # Grouped digits (1,234,567.89), plain digits, or a fraction without a leading zero. No group begins
 # with a zero: 0.125 is less than one.
@@ -40,6 +42,7 @@ NEGATIVE = re.compile(
 )
 MAX_SIGN_CHARACTERS = 7
 MAX_DIGITS = 300
+MAX_EXACT_FLOAT = 2**53
 # Longer texts are cut before they are searched for a price, and before the cache stores them.
 MAX_PRICE_CHARACTERS = 1000
 # Maximum number of characters next to a number in which its meaning and its currency are searched.
@@ -257,10 +260,15 @@ def read_number(value: str) -> int | float | None:
 
 
 def read_price(value: str) -> dict[str, Any] | None:
-    """Return the price in a text as {"amount": float, "currency": str or None}; None if missing."""
+    """Return the price in a text, a dict of `amount` and `currency` (or None); None without one."""
     # Cut the text before the cache stores it as a key.
     read = _price(value[:MAX_PRICE_CHARACTERS])
     return None if read is None else {"amount": read[0], "currency": read[1]}
+
+
+def exact_amount(amount: int | float) -> int | float:
+    """Return an amount as float, or as int if a float would lose digits of it."""
+    return amount if MAX_EXACT_FLOAT < abs(amount) < INT64 else float(amount)
 
 
 def amount_text(root: etree._Element) -> str:
@@ -358,11 +366,12 @@ def _unsigned(size: str, *, has_thousandths: bool) -> int | float | None:
         return int("".join(filter(str.isdigit, size)))
     if size[last] in others:
         return None
-    return float(f"{''.join(filter(str.isdigit, whole))}.{decimals}")
+    exact = exact_number(Decimal(f"{''.join(filter(str.isdigit, whole))}.{decimals}"))
+    return float(exact) if isinstance(exact, str) else exact
 
 
 @lru_cache(maxsize=1024)
-def _price(value: str) -> tuple[float, str | None] | None:
+def _price(value: str) -> tuple[int | float, str | None] | None:
     text = value.translate(SEPARATORS)
     if text.count("€") == 1:
         text = _SIGN_AS_POINT.sub(_with_point, text)
@@ -379,7 +388,7 @@ def _price(value: str) -> tuple[float, str | None] | None:
         currency = _code_next_to(text, chosen) or currency
     is_fine = (currency or "").strip(".") in _THOUSANDTHS or _BY_THOUSANDTHS.match(text, chosen.end)
     amount = _signed(chosen.match, chosen.factor, has_thousandths=bool(is_fine))
-    return None if amount is None else (float(amount), currency)
+    return None if amount is None else (exact_amount(amount), currency)
 
 
 def _code_next_to(text: str, chosen: _Amount) -> str | None:

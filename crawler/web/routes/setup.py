@@ -26,7 +26,7 @@ from crawler.reports.site_setup import (
 from crawler.storage import sites
 from crawler.storage.client import Store
 from crawler.storage.sites import Editable
-from crawler.utils.text import count
+from crawler.utils.text import count, without_surrogates
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.middleware import CONTENT_POLICY
@@ -190,7 +190,7 @@ async def frame(request: Request, url: Url) -> Response:
         f'<link rel="stylesheet" href="{style}"></head><body>{shown}</body></html>'
     )
     headers = {"Content-Security-Policy": FRAME_POLICY, "X-Frame-Options": "SAMEORIGIN"}
-    return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+    return HTMLResponse(without_surrogates(text), headers=headers)
 
 
 @router.post("/setup/sites", name="setup.save")

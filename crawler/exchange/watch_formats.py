@@ -22,6 +22,7 @@ from cssselect import HTMLTranslator, SelectorError
 
 from crawler.errors import ConfigError
 from crawler.extract.stored_definition import PLAIN_HEADERS
+from crawler.utils.exact_json import loads
 from crawler.utils.files import file_errors
 from crawler.utils.sandbox import TimeLimitExceeded, time_limit
 
@@ -194,7 +195,7 @@ def read_watches(path: Path) -> WatchFile:
 
 def _json(data: bytes, name: str) -> dict[str, Any]:
     try:
-        document = json.loads(data)
+        document = loads(data.decode(json.detect_encoding(data)))
     except (ValueError, RecursionError):
         raise ConfigError(f"{name}: not valid JSON. Export the watches again") from None
     if not isinstance(document, dict):

@@ -10,10 +10,10 @@ values when the page is loaded, because a script shows them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from html import unescape
 from itertools import chain, islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from scrapy.http import TextResponse
 
 from crawler.extract.documents import PlainTextPage, XmlPage, text_lines, xml_lines
 from crawler.extract.fields import squeeze, value_text
+from crawler.extract.json_ld import script_values
 from crawler.extract.main_text import (
     CONTENT_TAGS,
     HEADINGS,
@@ -69,7 +70,6 @@ FILE = re.compile(
 )
 Node = Mapping[str, Any]
 MAX_SCRIPTS = 50
-MAX_SCRIPT_CHARACTERS = 500_000
 MAX_NODES = 5000
 MAX_OFFER_LINES = 200
 MAX_VALUE_CHARACTERS = 200
@@ -89,12 +89,6 @@ META = {
     "product:price:currency": "priceCurrency", "og:price:currency": "priceCurrency",
     "product:availability": "availability", "og:availability": "availability",
 }  # fmt: skip
-# Markers around JSON, and commas that JSON does not allow.
-START = re.compile(r"(?:\s|//|/\*|\*/|<!\[CDATA\[|<!--)+")
-END_MARKS = re.compile(r"(?:\s|//|/\*|\*/|\]\]>|-->|;)+$")
-# The search for marks at the end takes quadratic time, so only this part of a script is searched.
-MAX_END_CHARACTERS = 50
-EXTRA_COMMA = re.compile(r",(?=\s{0,100}[}\]])")
 _SCRIPTS: Callable[[Any], Any] = etree.XPath(
     "//script[contains(translate(@type, 'LDJSON', 'ldjson'), 'ld+json')]", smart_strings=False
 )
@@ -238,7 +232,7 @@ def _is_event(item: Node) -> bool:
 
 def _json_items(root: Any) -> list[Node]:
     """Return the items with offers or dates in the JSON-LD of a page."""
-    scripts = [_json_of(script.text or "") for script in islice(_SCRIPTS(root), MAX_SCRIPTS)]
+    scripts = [script_values(script.text or "") for script in islice(_SCRIPTS(root), MAX_SCRIPTS)]
     return [
         node
         for node in _nodes(scripts, CONTAINERS)
@@ -259,20 +253,6 @@ def _nodes(value: Any, keys: Collection[str]) -> Iterator[Node]:
         elif isinstance(node, dict):
             yield node
             levels.append(iter([node[key] for key in keys if key in node]))
-
-
-def _json_of(text: str) -> Any:
-    """Return the value of a script; None if it cannot be read. Common mistakes are repaired."""
-    text = text[:MAX_SCRIPT_CHARACTERS].strip()
-    start = START.match(text)
-    text = text[start.end() :] if start else text
-    last = text[-MAX_END_CHARACTERS:]
-    text = text[: len(text) - len(last)] + END_MARKS.sub("", last)
-    with suppress(ValueError, RecursionError):
-        return json.loads(text, strict=False)
-    with suppress(ValueError, RecursionError):
-        return json.loads(EXTRA_COMMA.sub("", text), strict=False)
-    return None
 
 
 def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
@@ -344,9 +324,11 @@ def _price(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value of JSON as one line; the first of a list; empty for objects."""
+    """Return a value of JSON as one line without HTML references; empty for objects."""
     if isinstance(value, list):
         value = value[0] if value else ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    return squeeze(str(value)[:MAX_VALUE_CHARACTERS])
+    text = str(value)[:MAX_VALUE_CHARACTERS]
+    # Templates escape values for HTML, although scripts have no references.
+    return squeeze(unescape(text) if "&" in text else text)

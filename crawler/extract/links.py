@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
@@ -30,6 +30,7 @@ from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
+from crawler.utils.link_headers import links_of_headers
 from crawler.utils.urls import (
     BLANKS,
     XHTML,
@@ -56,6 +57,9 @@ REASONS = {
 SHARED = ""
 DIGEST_BYTES = 8
 LINK_TAGS = ("a", "area", f"{XHTML}a", f"{XHTML}area")
+# Relations of `<link>` elements and Link headers to other pages of a list.
+HEAD_TAGS = ("link", f"{XHTML}link")
+PAGING = frozenset({"next", "prev", "previous"})
 # The root element may follow an XML declaration, comments and stylesheets. The atomic group
 # prevents backtracking on pages that begin with thousands of comments.
 SITEMAP_START = re.compile(
@@ -166,14 +170,30 @@ def repeats(url: str, max_repeats: int) -> bool:
 
 
 def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
-    """Yield the elements that link to other pages, with absolute URLs as browsers request them."""
+    """Yield the elements that link to other pages, with absolute URLs as browsers request them.
+
+    The elements for links in headers are not part of the page.
+    """
     root = with_valid_base(page).selector.root
+    if not isinstance(root, etree._Element):
+        return
     base = base_url(root, page.url)
-    for element in root.iter(*LINK_TAGS) if isinstance(root, etree._Element) else ():
+    # Last, because the text around a link on the page describes the item.
+    paging = [each for each in root.iter(*HEAD_TAGS) if is_paging(each.get("rel") or "")]
+    for element in (*root.iter(*LINK_TAGS), *paging):
         if (href := element.get("href")) is not None:
             with suppress(ValueError):
-                url = urljoin(base, href.strip(BLANKS))
-                yield element, safe_url_string(url, encoding=page.encoding)
+                if url := joined(base, href):
+                    yield element, safe_url_string(url, encoding=page.encoding)
+    headers = (value.decode("latin-1") for value in page.headers.getlist("Link"))
+    for url, relations in links_of_headers(headers, page.url):
+        if PAGING.intersection(relations):
+            yield etree.Element("link"), safe_url_string(url)
+
+
+def is_paging(relations: str) -> bool:
+    """Return whether a `rel` attribute is that of a link to the next or previous page."""
+    return not PAGING.isdisjoint(relations.lower().split())
 
 
 def stated_item(page: TextResponse, wrapper: Wrapper, max_characters: int) -> str | None:
@@ -182,7 +202,7 @@ def stated_item(page: TextResponse, wrapper: Wrapper, max_characters: int) -> st
         return None
     href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("").strip(BLANKS)
     with suppress(ValueError):
-        stated = urljoin(page.url, href)
+        stated = joined(page.url, href)
         if href and is_http(stated) and len(stated) <= max_characters:
             stated = wrapper.canonical(without_userinfo(stated))
             is_other = stated != wrapper.canonical(page.url)

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
-from scrapy.utils.sitemap import Sitemap
 from w3lib.url import safe_url_string
 
 from crawler.extract.fields import node_text, selected
@@ -28,8 +27,8 @@ from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
 from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
+from crawler.extract.sitemaps import INDEX, Listing
 from crawler.items import Kind, Link, LinkCount, LinkCounts
-from crawler.utils.compression import GZIP, CorruptData, gunzipped
 from crawler.utils.link_headers import links_of_headers
 from crawler.utils.urls import (
     BLANKS,
@@ -60,14 +59,6 @@ LINK_TAGS = ("a", "area", f"{XHTML}a", f"{XHTML}area")
 # Relations of `<link>` elements and Link headers to other pages of a list.
 HEAD_TAGS = ("link", f"{XHTML}link")
 PAGING = frozenset({"next", "prev", "previous"})
-# The root element may follow an XML declaration, comments and stylesheets. The atomic group
-# prevents backtracking on pages that begin with thousands of comments.
-SITEMAP_START = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
-    rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
-    re.S,
-)
-SNIFFED_BYTES = 8192
 # The category of a list page is stored with each of its items.
 MAX_CATEGORY_CHARACTERS = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
@@ -251,19 +242,6 @@ def digests_of(links: Iterable[tuple[etree._Element, str]]) -> dict[str, str]:
     return digests
 
 
-def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
-    """Return the sitemap in a response body, gzipped or not; None if the body is something else.
-
-    limit_bytes: maximum size of the decompressed sitemap
-
-    Raises BadResponse for a decompression bomb.
-    """
-    if body.startswith(GZIP):
-        with suppress(CorruptData):
-            body = gunzipped(body, limit_bytes)
-    return Sitemap(body) if SITEMAP_START.match(body[:SNIFFED_BYTES]) else None
-
-
 def wanted_links(
     response: TextResponse,
     wrapper: Wrapper,
@@ -317,21 +295,21 @@ def session_parameters(urls: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def sitemap_links(
-    sitemap: Sitemap, base: str, wrapper: Wrapper, max_characters: int, counts: LinkCounts
+def listed_links(
+    listing: Listing, base: str, wrapper: Wrapper, max_characters: int, counts: LinkCounts
 ) -> tuple[Link, ...]:
-    """Return the entries of a sitemap that the site definition selects, each once.
+    """Return the URLs of a sitemap or feed that the site definition selects, each once.
 
-    base:           URL of the sitemap
+    base:           URL of the document
     max_characters: maximum length of a URL
     counts:         receives all entries, selected or not
 
     The sitemaps that a sitemap index lists are returned as list pages.
     """
     links = _Links(wrapper, max_characters, counts)
-    for entry in sitemap:
+    for entry in listing.entries:
         url = joined(base, entry.get("loc", ""))
-        if sitemap.type == "sitemapindex":
+        if listing.type == INDEX:
             links.take_part_of_index(url)
         else:
             links.take(url, None, _parse_lastmod(entry.get("lastmod")))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -83,13 +84,26 @@ def content_hash(fetched: Fetched) -> str:
         )
     noise = fetched.target.noise
     is_known = noise is not None and noise.scheme == fetched.selector_digest
-    return digest(fetched.content and comparable(fetched.content, noise if is_known else None))
+    noise = noise if is_known else None
+    return digest(fetched.content and comparable(fetched.content, noise, fetched.unordered))
 
 
-def comparable(content: dict[str, Any], noise: Noise | None = None) -> dict[str, Any]:
-    """Return the content of an item as it is compared: without counters and random text."""
+def comparable(
+    content: dict[str, Any], noise: Noise | None = None, unordered: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the content of an item as it is compared: without counters and random text.
+
+    unordered: values whose lines or entries are compared in any order
+    """
     content = _without_counters(content)
-    return content if noise is None else without_noise(content, noise)
+    content = content if noise is None else without_noise(content, noise)
+    return content | {name: _in_order(content[name]) for name in unordered if name in content}
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, str):
+        return "\n".join(sorted(value.split("\n")))
+    return sorted(value, key=digest) if isinstance(value, list) else value
 
 
 def _without_counters(content: dict[str, Any]) -> dict[str, Any]:

@@ -453,6 +453,7 @@ class WrapperSpider(Spider):
             is_direct=response.meta.get(DIRECT, False),
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,
+            unordered=self.wrapper.unordered,
             archived=response.meta.get(ARCHIVED),
         )
 

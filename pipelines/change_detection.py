@@ -268,7 +268,7 @@ class NoiseDetector:
         if target.selector_digest != scheme or is_long(fetched.content or {}):
             return
         visit.noise = after_visit(noise, changed=True)
-        first = comparable(fetched.content or {})
+        first = comparable(fetched.content or {}, unordered=fetched.unordered)
         is_due = visit.noise.score >= noise.wait or len(places_in(first, noise)) < len(noise.places)
         if not is_due:
             return
@@ -287,7 +287,8 @@ class NoiseDetector:
         if second is None or second.content is None or is_long(second.content):
             return
         fixed = tuple(self._session.wrapper.fields)
-        visit.noise, lines = learned(first, comparable(second.content or {}), noise, fixed)
+        again = comparable(second.content or {}, unordered=fetched.unordered)
+        visit.noise, lines = learned(first, again, noise, fixed)
         self._twice[1] += visit.noise.is_suspicious and not noise.is_suspicious
         if lines:
             logger.info(
@@ -305,8 +306,8 @@ class NoiseDetector:
         fetched = visit.fetched
         if not visit.changed or old is None or visit.noise is None:
             return None
-        before = comparable(old, visit.noise)
-        after = comparable(fetched.content or {}, visit.noise)
+        before = comparable(old, visit.noise, fetched.unordered)
+        after = comparable(fetched.content or {}, visit.noise, fetched.unordered)
         if digest(before) == digest(after):
             return RANDOM
         passage = passage_of(before, after)

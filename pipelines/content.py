@@ -6,19 +6,25 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from crawler.extract.noise import without_noise
 from crawler.extract.plain_text import Markup
 from crawler.items import Entry, Fetched, Kind, Noise, Outcome, Post
-from crawler.utils.text import normalized, seen, storable_name, with_storable_names
+from crawler.utils.exact_json import INT64, exact_number
+from crawler.utils.text import (
+    normalized,
+    seen,
+    storable_name,
+    with_storable_names,
+    without_surrogates,
+)
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical
 
 logger = logging.getLogger(__name__)
-# MongoDB stores integers below this.
-INT64 = 2**63
-MAX_FLOAT = 10**308
 # MongoDB allows 100 levels of nesting, some of which Freshet's documents need.
 MAX_NESTED = 90
 RESULT_KEYS = {"columns", "rows"}
@@ -88,13 +94,26 @@ def content_hash(fetched: Fetched) -> str:
         )
     noise = fetched.target.noise
     is_known = noise is not None and noise.scheme == fetched.selector_digest
-    return digest(fetched.content and comparable(fetched.content, noise if is_known else None))
+    noise = noise if is_known else None
+    return digest(fetched.content and comparable(fetched.content, noise, fetched.unordered))
 
 
-def comparable(content: dict[str, Any], noise: Noise | None = None) -> dict[str, Any]:
-    """Return the content of an item as it is compared: without counters and random text."""
+def comparable(
+    content: dict[str, Any], noise: Noise | None = None, unordered: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the content of an item as it is compared: without counters and random text.
+
+    unordered: values whose lines or entries are compared in any order
+    """
     content = _without_counters(content)
-    return content if noise is None else without_noise(content, noise)
+    content = content if noise is None else without_noise(content, noise)
+    return content | {name: _in_order(content[name]) for name in unordered if name in content}
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, str):
+        return "\n".join(sorted(value.split("\n")))
+    return sorted(value, key=digest) if isinstance(value, list) else value
 
 
 def _without_counters(content: dict[str, Any]) -> dict[str, Any]:
@@ -149,14 +168,15 @@ def _without_parameters(url: str, names: tuple[str, ...] = ()) -> str:
 def normal(value: Any, room: int = MAX_NESTED) -> Any:
     """Normalize a value: NFC, without NUL and lone surrogates, times truncated to milliseconds.
 
+    Integers that MongoDB cannot store become text with all their digits, unless a float is exact.
+
     room: remaining levels of nesting; raises ValueError if the value is nested deeper
     """
     if isinstance(value, str):
         clean = value.replace("\0", "")
         if clean.isascii():
             return clean.strip()
-        clean = clean.encode("utf-8", "replace").decode("utf-8")
-        return normalized("NFC", clean).strip()
+        return normalized("NFC", without_surrogates(clean)).strip()
     if isinstance(value, dict | list | tuple):
         if room < 1:
             raise ValueError(f"nested deeper than {MAX_NESTED} levels")
@@ -164,7 +184,8 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
             return {normal(str(key)): normal(part, room - 1) for key, part in value.items()}
         return [normal(part, room - 1) for part in value]
     if isinstance(value, int) and not -INT64 <= value < INT64:
-        return float(value) if abs(value) < MAX_FLOAT else str(value)
+        number = exact_number(Decimal(value))
+        return str(number) if isinstance(number, str) else number
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)

@@ -13,12 +13,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scrapy import Request
-from scrapy.crawler import AsyncCrawlerProcess
+from scrapy import Request, signals
+from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.http import Response, TextResponse
 from scrapy.robotstxt import RobotParser
 from scrapy.settings import BaseSettings
@@ -30,9 +30,11 @@ from typing_extensions import TypedDict
 
 from crawler.config import PROJECT, Config
 from crawler.errors import FreshetError
+from crawler.extract.documents import JsonPage
 from crawler.extract.response import HANDLED, REFUSED, decoded, failure_text
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
+from crawler.utils.urls import host_of
 from spiders.wrapper import INSPECTS, Arguments, WrapperSpider
 
 # Maximum number of unmatched links per page that are kept to report their URL shapes.
@@ -102,6 +104,8 @@ class WrapperReport(TypedDict):
     """Results by page, in the order of the URLs given."""
     unmatched: list[UrlShape]
     """Shapes of the links that match no pattern, most frequent first, at most 20."""
+    sitemaps: list[str]
+    """Sitemaps in robots.txt that are not among the start URLs."""
     problems: list[str]
     """Problems of pages and fields."""
 
@@ -109,17 +113,33 @@ class WrapperReport(TypedDict):
 class InspectingSpider(WrapperSpider):
     """Fetches pages without a run, also if workers share runs."""
 
+    # By host: the sitemaps that its robots.txt names.
+    sitemaps: dict[str, tuple[str, ...]]
+
     @classmethod
     def update_settings(cls, settings: BaseSettings) -> None:
         """Set INSPECTS, so that no run begins."""
         settings.set(INSPECTS, True, priority="spider")
         super().update_settings(settings)
 
+    def configure(self, crawler: Crawler) -> None:
+        """Initialize as in a crawl, and note the sitemaps in robots.txt."""
+        super().configure(crawler)
+        self.sitemaps = {}
+        crawler.signals.connect(self.note_sitemaps, signals.robots_parsed)
+
+    def note_sitemaps(self, sitemaps: tuple[str, ...], request: Request) -> None:
+        """Note the sitemaps in the robots.txt of a host."""
+        self.sitemaps[host_of(request.url)] = sitemaps
+
 
 def check_spider(
-    spider: type[WrapperSpider], urls: list[str], pages: list[Page]
+    spider: type[WrapperSpider], urls: list[str], pages: list[Page], unused: list[str]
 ) -> type[WrapperSpider]:
-    """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`."""
+    """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`.
+
+    unused: receives the sitemaps in robots.txt that are not start URLs
+    """
 
     class CheckSpider(InspectingSpider, spider):  # type: ignore[misc, valid-type]
         """Fetches the URLs without a run and without storage."""
@@ -144,6 +164,11 @@ def check_spider(
             read = as_async_generator(super().parse_target(response))
             pages.extend([_page(url, fetched, self.wrapper) async for fetched in read])
 
+        def note_sitemaps(self, sitemaps: tuple[str, ...], request: Request) -> None:
+            """Append the sitemaps that are not start URLs."""
+            new = named_sitemaps(sitemaps, self.wrapper)
+            unused.extend(url for url in new if url not in unused)
+
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
             """Append the reason why a page could not be fetched."""
             url = failure.request.meta[URL]
@@ -152,6 +177,16 @@ def check_spider(
             yield from ()
 
     return CheckSpider
+
+
+def named_sitemaps(sitemaps: Iterable[str], wrapper: Wrapper) -> list[str]:
+    """Return the sitemaps of a site that are not its start URLs."""
+    return [
+        url
+        for url in sitemaps
+        if (canonical := wrapper.canonical(url)) not in wrapper.start_matches
+        and wrapper.is_own(canonical)
+    ]
 
 
 def _unmatched(url: str, match: Match, wrapper: Wrapper) -> Page:
@@ -319,6 +354,8 @@ class FetchedText(TypedDict):
     """HTML of the page; empty with a problem."""
     problem: str | None
     """Why the page could not be fetched; null without a problem."""
+    sitemaps: list[str]
+    """Sitemaps that robots.txt of the host names."""
 
 
 async def fetch_pages(
@@ -392,7 +429,9 @@ def fetch_spider(
 
         async def parse_target(self, response: Response) -> AsyncIterator[Any]:
             """Append a page."""
-            pages.append(_text_of(response.meta["ordered"], response))
+            fetched = _text_of(response.meta["ordered"], response)
+            fetched["sitemaps"] = [*self.sitemaps.get(host_of(response.url), ())]
+            pages.append(fetched)
             return
             yield
 
@@ -414,14 +453,17 @@ def _text_of(url: str, response: Response) -> FetchedText:
         return _failed(
             url, f"not an HTML page: {kind[:80]!r}. Enter a page with links, as a browser shows it"
         )
-    text = decoded(response).text[:MAX_TEXT_CHARACTERS]
+    page = decoded(response)
+    if isinstance(page, JsonPage):
+        return _failed(url, "JSON instead of an HTML page. Read it with jmespath in a TOML file")
+    text = page.text[:MAX_TEXT_CHARACTERS]
     if FEED.search(text[:MAX_PROLOG_CHARACTERS]):
         return _failed(url, "this is a feed, not a page. Add it on the page Feeds")
-    return {"url": url, "final_url": response.url, "text": text, "problem": None}
+    return {"url": url, "final_url": response.url, "text": text, "problem": None, "sitemaps": []}
 
 
 def _failed(url: str, problem: str) -> FetchedText:
-    return {"url": url, "final_url": url, "text": "", "problem": problem}
+    return {"url": url, "final_url": url, "text": "", "problem": problem, "sitemaps": []}
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
-from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
 
 from crawler.config import Config
@@ -35,8 +34,7 @@ from crawler.extract.cells import Cell
 from crawler.extract.keys import Fields
 from crawler.extract.links import (
     category_of,
-    sitemap_links,
-    sitemap_of,
+    listed_links,
     stated_item,
     variant_counts,
     wanted_links,
@@ -64,6 +62,7 @@ from crawler.extract.response import (
     with_valid_base,
 )
 from crawler.extract.site_definition import Wrapper
+from crawler.extract.sitemaps import Listing, listing_of, unread_list
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.frontier.quiet import digest_of_inputs
@@ -454,6 +453,7 @@ class WrapperSpider(Spider):
             is_direct=response.meta.get(DIRECT, False),
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,
+            unordered=self.wrapper.unordered,
             archived=response.meta.get(ARCHIVED),
         )
 
@@ -486,13 +486,15 @@ class WrapperSpider(Spider):
 
     def _read_list(self, response: Response, fetched: Fetched) -> None:
         longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
-        if (sitemap := self._sitemap(response)) is not None:
-            fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest, counts)
+        if (listing := self._listing(response)) is not None:
+            fetched.links = listed_links(listing, response.url, self.wrapper, longest, counts)
         elif page := self._page(response, fetched):
             category = category_of(page, self.wrapper, fetched.target.url)
             fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
             if not any(link.kind is Kind.ITEM for link in fetched.links):
                 judge(page, fetched)
+            if not fetched.links and (problem := unread_list(page)):
+                fetched.outcome, fetched.reason = Outcome.ERROR, problem
         else:
             return
         final, asked = fetched.final_url, fetched.target.url
@@ -502,7 +504,7 @@ class WrapperSpider(Spider):
 
     def _read_item(self, response: Response, fetched: Fetched) -> None:
         is_start = fetched.target.url in self.wrapper.start_matches
-        if is_start and self._sitemap(response) is not None:
+        if is_start and (listing := self._listing(response)) and listing.is_sitemap:
             fetched.outcome, fetched.reason = Outcome.ERROR, SITEMAP_AS_ITEM
             return
         if (page := self._page(response, fetched)) is None:
@@ -534,8 +536,8 @@ class WrapperSpider(Spider):
                 counts.counts[LinkCount.UNFOLLOWED] = unfollowed_links
                 counts.examples[LinkCount.UNFOLLOWED] = fetched.target.url
 
-    def _sitemap(self, response: Response) -> Sitemap | None:
-        return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
+    def _listing(self, response: Response) -> Listing | None:
+        return listing_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
 
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
         if problem := page_problem(response):

@@ -31,7 +31,7 @@ from crawler.storage.dedup.check_index import Index
 from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.process import INTERRUPTED, Say, interruptible
 from crawler.utils.terminal import complain, escaped_json, print_line, working
-from crawler.utils.text import count
+from crawler.utils.text import count, without_surrogates
 from crawler.utils.time import Clock, in_milliseconds
 
 NAME = "duplicates"
@@ -163,7 +163,7 @@ def _parse_source(value: Any) -> str | None:
         raise ValueError("source is not a string")
     if len(value.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
         raise ValueError(f"source is longer than {MAX_SOURCE_BYTES:,} bytes")
-    return value.encode("utf-8", "replace").decode()
+    return without_surrogates(value)
 
 
 def _parse_created(value: Any) -> datetime | None:

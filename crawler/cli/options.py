@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler.errors import ConfigError
 from crawler.utils import time as units
+from crawler.utils.text import without_surrogates
 
 # Maximum length of a URL pattern, in characters.
 MAX_PATTERN = 1000
@@ -136,12 +137,12 @@ def past_time(value: datetime | timedelta | None, now: datetime) -> datetime | N
 
 
 def valid_utf8(text: str) -> str:
-    """Return a text that MongoDB can store: bytes that are not UTF-8 become question marks.
+    """Return a text that MongoDB can store: bytes that are not UTF-8 become U+FFFD.
 
     A terminal with another encoding sends such bytes. Python decodes them as surrogates, which
     MongoDB rejects.
     """
-    return text.encode("utf-8", "replace").decode()
+    return without_surrogates(text)
 
 
 def url_part(text: str) -> str:

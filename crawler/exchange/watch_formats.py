@@ -35,6 +35,7 @@ from crawler.exchange.watch import (
     texts,
 )
 from crawler.exchange.watch_jobs import read_jobs, yaml_documents
+from crawler.utils.exact_json import loads
 from crawler.utils.files import file_errors
 
 CHANGEDETECTION = "changedetection.io"
@@ -115,7 +116,7 @@ def read_watches(path: Path) -> WatchFile:
 
 def _json(data: bytes, name: str) -> dict[str, Any]:
     try:
-        document = json.loads(data)
+        document = loads(data.decode(json.detect_encoding(data)))
     except (ValueError, RecursionError):
         raise ConfigError(f"{name}: not valid JSON. Export the watches again") from None
     if not isinstance(document, dict):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache, lru_cache
 from html import escape
@@ -30,30 +31,14 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 from scrapy.http import TextResponse
 
+from crawler.extract.documents import json_value
 from crawler.extract.plain_text import Markup, text_below
+from crawler.extract.prices import PRICE, amount_text, exact_amount, read_number, read_price
+from crawler.utils.exact_json import Digits
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
 from crawler.utils.time import split_zone, unix_time
 from crawler.utils.urls import BLANKS, base_url, joined
 
-# Grouped digits (1,234,567.89), plain digits, or a fraction without a leading zero. No group begins
-# with a zero: 0.125 is less than one.
-NUMBER = re.compile(
-    r"[1-9]\d{0,2}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
-    r"|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+"
-)
-FRACTION = re.compile(r"0*[.,]\d+")
-# Separators of Swiss and Arabic numbers.
-SEPARATORS = str.maketrans({"\u2019": "'", "\u066b": ".", "\u066c": ","})
-# The end of the text before a negative number: a minus, and maybe a currency. A minus in a word (as
-# in A-1) or between spaces is a hyphen or a dash, except at the start.
-NEGATIVE = re.compile(
-    r"(?:^[-\u2212]\s?|(?<![\w.])[-\u2212])"
-    r"(?:[A-Z]{0,3}[$\u00a3\u00a5\u20a0-\u20cf]\s?|[A-Z]{1,3}\s?)?$"
-)
-MAX_SIGN_CHARACTERS = 7
-PERCENT = re.compile(r"\s?%")
-EURO_CENTS = re.compile(r"\d\s?€\s?\d\d(?!\d)")
-MAX_DIGITS = 300
 # The largest number that is read.
 MAX_NUMBER = 1e300
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
@@ -89,9 +74,6 @@ LANGUAGES = {
 }  # fmt: skip
 # For dates without words: each order of day, month and year.
 ALL_ORDERS = ["en", "es", "ja"]
-CURRENCY = re.compile(
-    r"[$\u00a3\u00a5\u20a0-\u20cf]|\b(?:AED|CHF|CNY|EUR|GBP|INR|JPY|PLN|SEK|USD)\b"
-)
 # Longer values are proposed as text or HTML, never as a number, price or date.
 MAX_VALUE_CHARACTERS = 80
 # Minimum number of paragraphs, list items or similar blocks in a value that is proposed as HTML.
@@ -200,8 +182,11 @@ class Field(BaseModel):
         are aware datetimes in UTC.
         """
         if self.jmespath is not None:
-            matches = response.jmespath(self.jmespath)
-            return self._read_json(matches, zone, response.url, day_first=bool(day_first))
+            if (document := json_value(response)) is None:
+                return [] if self.type is FieldType.LIST else None
+            matches = jmespath.search(self.jmespath, document)
+            values = matches if isinstance(matches, list) else [matches]
+            return self._read_json(values, zone, response.url, day_first=bool(day_first))
         if self.type is FieldType.HTML:
             nodes = selected(response, self.css, self.xpath)
             return (Markup(squeeze(_markup(nodes[0], response))) or None) if nodes else None
@@ -212,12 +197,15 @@ class Field(BaseModel):
             return None
         if self.type is FieldType.DATE and day_first is None:
             day_first = writes_day_first(response)
+        is_amount = self.type in (FieldType.NUMBER, FieldType.PRICE)
+        if is_amount and isinstance(values[0], etree._Element):
+            return typed(amount_text(values[0]), self.type, zone)
         return typed(value_text(values[0]), self.type, zone, day_first=bool(day_first))
 
     def _read_json(
-        self, matches: SelectorList[Any], zone: ZoneInfo, url: str, *, day_first: bool
+        self, matches: Sequence[Any], zone: ZoneInfo, url: str, *, day_first: bool
     ) -> Any:
-        values = [value for value in matches.getall() if value is not None]
+        values = [value for value in matches if value is not None]
         if self.type is FieldType.LIST:
             return [json_text(value) for value in values]
         if not values:
@@ -225,15 +213,26 @@ class Field(BaseModel):
         value = values[0]
         if isinstance(value, str) and self.type is FieldType.HTML:
             return Markup(with_absolute_links(squeeze(value), url)) or None
+        if isinstance(value, Digits) and self.type is FieldType.NUMBER:
+            return _number(value)
         if isinstance(value, str) or self.type in (FieldType.DATE, FieldType.HTML):
             return typed(json_text(value), self.type, zone, day_first=day_first)
-        if self.type is FieldType.TEXT:
-            return value
+        return value if self.type is FieldType.TEXT else self._amount(value)
+
+    def _amount(self, value: Any) -> Any:
         if type(value) not in (int, float) or abs(value) > MAX_NUMBER:
             return None
         if self.type is FieldType.PRICE:
-            return {"amount": float(value), "currency": None}
+            return {"amount": exact_amount(value), "currency": None}
         return value
+
+
+def _number(digits: Digits) -> str | None:
+    """Return a number that a float cannot represent, as text; None if it is too large."""
+    try:
+        return str(digits) if abs(Decimal(digits)) < MAX_NUMBER else None
+    except InvalidOperation:
+        return None
 
 
 def json_text(value: Any) -> str:
@@ -417,62 +416,6 @@ def typed(value: str, kind: FieldType, zone: ZoneInfo, *, day_first: bool = Fals
     return value
 
 
-def read_number(value: str) -> int | float | None:
-    """Return the first number in a text, with either decimal separator (1,234.5 or 1.234,5)."""
-    text = value.translate(SEPARATORS)
-    match = NUMBER.search(text)
-    return None if match is None else _number(match)
-
-
-def _number(match: re.Match[str]) -> int | float | None:
-    """Return the value of a match of NUMBER, with its sign; None if it is too long or ambiguous."""
-    from price_parser import Price  # a tenth of all import time, and few site definitions need it
-
-    size, start = match[0], match.start()
-    if len(size) > MAX_DIGITS:
-        return None
-    amount: int | float | None
-    if size.isdigit():
-        amount = int(size)
-    elif FRACTION.fullmatch(size):
-        amount = float(size.replace(",", "."))
-    else:
-        amount = Price.fromstring(size).amount_float
-    if amount is None:
-        return None
-    if NEGATIVE.search(match.string, max(0, start - MAX_SIGN_CHARACTERS), start):
-        amount = -amount
-    # Return 1234 rather than 1234.0 for "1,234", or it would count as a change from "1234".
-    return int(amount) if amount == int(amount) else amount
-
-
-@lru_cache(maxsize=1024)
-def _price(value: str) -> tuple[float, str | None] | None:
-    from price_parser import Price
-
-    text = value.translate(SEPARATORS)
-    read = Price.fromstring(text)
-    numbers = list(NUMBER.finditer(text))
-    if not numbers or (text.count("€") == 1 and EURO_CENTS.search(text)):
-        # "Free", or the euro sign as the decimal separator.
-        amount: float | None = read.amount_float
-    else:
-        # price_parser ignores signs, joins numbers (19.90 15.90), and reads 0.125 as 125.
-        number = next((m for m in numbers if not PERCENT.match(text, m.end())), None)
-        amount = None if number is None else _number(number)
-    return None if amount is None else (float(amount), read.currency)
-
-
-def read_price(value: str) -> dict[str, Any] | None:
-    """Return the price in a text as {"amount": float, "currency": str or None}.
-
-    The amount is the first number that is not a percentage.
-    """
-    # Cut the text before the cache stores it as a key.
-    read = _price(value[:MAX_DIGITS])
-    return None if read is None else {"amount": read[0], "currency": read[1]}
-
-
 def writes_day_first(response: TextResponse) -> bool:
     """Return whether the language of a page certainly writes the day before the month.
 
@@ -558,7 +501,7 @@ def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
         return FieldType.HTML
     if max(map(len, texts)) > MAX_VALUE_CHARACTERS or not all(re.search(r"\d", t) for t in texts):
         return FieldType.TEXT
-    if all(CURRENCY.search(text) and read_price(text) for text in texts):
+    if all(PRICE.search(text) and read_price(text) for text in texts):
         return FieldType.PRICE
     # A number that could be a Unix time is rather the number of an item.
     if all(unix_time(text) is None and read_date(text, zone) for text in texts):

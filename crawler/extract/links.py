@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
-from scrapy.utils.sitemap import Sitemap
 from w3lib.url import safe_url_string
 
 from crawler.extract.fields import node_text, selected
@@ -28,8 +27,9 @@ from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
 from crawler.extract.response import asks_password, with_valid_base
 from crawler.extract.site_definition import Match, Wrapper
+from crawler.extract.sitemaps import INDEX, Listing
 from crawler.items import Kind, Link, LinkCount, LinkCounts
-from crawler.utils.compression import GZIP, CorruptData, gunzipped
+from crawler.utils.link_headers import links_of_headers
 from crawler.utils.urls import (
     BLANKS,
     XHTML,
@@ -56,14 +56,9 @@ REASONS = {
 SHARED = ""
 DIGEST_BYTES = 8
 LINK_TAGS = ("a", "area", f"{XHTML}a", f"{XHTML}area")
-# The root element may follow an XML declaration, comments and stylesheets. The atomic group
-# prevents backtracking on pages that begin with thousands of comments.
-SITEMAP_START = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
-    rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
-    re.S,
-)
-SNIFFED_BYTES = 8192
+# Relations of `<link>` elements and Link headers to other pages of a list.
+HEAD_TAGS = ("link", f"{XHTML}link")
+PAGING = frozenset({"next", "prev", "previous"})
 # The category of a list page is stored with each of its items.
 MAX_CATEGORY_CHARACTERS = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
@@ -166,14 +161,30 @@ def repeats(url: str, max_repeats: int) -> bool:
 
 
 def link_elements(page: TextResponse) -> Iterator[tuple[etree._Element, str]]:
-    """Yield the elements that link to other pages, with absolute URLs as browsers request them."""
+    """Yield the elements that link to other pages, with absolute URLs as browsers request them.
+
+    The elements for links in headers are not part of the page.
+    """
     root = with_valid_base(page).selector.root
+    if not isinstance(root, etree._Element):
+        return
     base = base_url(root, page.url)
-    for element in root.iter(*LINK_TAGS) if isinstance(root, etree._Element) else ():
+    # Last, because the text around a link on the page describes the item.
+    paging = [each for each in root.iter(*HEAD_TAGS) if is_paging(each.get("rel") or "")]
+    for element in (*root.iter(*LINK_TAGS), *paging):
         if (href := element.get("href")) is not None:
             with suppress(ValueError):
-                url = urljoin(base, href.strip(BLANKS))
-                yield element, safe_url_string(url, encoding=page.encoding)
+                if url := joined(base, href):
+                    yield element, safe_url_string(url, encoding=page.encoding)
+    headers = (value.decode("latin-1") for value in page.headers.getlist("Link"))
+    for url, relations in links_of_headers(headers, page.url):
+        if PAGING.intersection(relations):
+            yield etree.Element("link"), safe_url_string(url)
+
+
+def is_paging(relations: str) -> bool:
+    """Return whether a `rel` attribute is that of a link to the next or previous page."""
+    return not PAGING.isdisjoint(relations.lower().split())
 
 
 def stated_item(page: TextResponse, wrapper: Wrapper, max_characters: int) -> str | None:
@@ -182,7 +193,7 @@ def stated_item(page: TextResponse, wrapper: Wrapper, max_characters: int) -> st
         return None
     href = page.xpath("//head/link[@rel='canonical'][1]/@href").get("").strip(BLANKS)
     with suppress(ValueError):
-        stated = urljoin(page.url, href)
+        stated = joined(page.url, href)
         if href and is_http(stated) and len(stated) <= max_characters:
             stated = wrapper.canonical(without_userinfo(stated))
             is_other = stated != wrapper.canonical(page.url)
@@ -229,19 +240,6 @@ def digests_of(links: Iterable[tuple[etree._Element, str]]) -> dict[str, str]:
             text = text_below(excerpt).encode("utf-8", "replace")
             digests[item] = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
     return digests
-
-
-def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
-    """Return the sitemap in a response body, gzipped or not; None if the body is something else.
-
-    limit_bytes: maximum size of the decompressed sitemap
-
-    Raises BadResponse for a decompression bomb.
-    """
-    if body.startswith(GZIP):
-        with suppress(CorruptData):
-            body = gunzipped(body, limit_bytes)
-    return Sitemap(body) if SITEMAP_START.match(body[:SNIFFED_BYTES]) else None
 
 
 def wanted_links(
@@ -297,21 +295,21 @@ def session_parameters(urls: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def sitemap_links(
-    sitemap: Sitemap, base: str, wrapper: Wrapper, max_characters: int, counts: LinkCounts
+def listed_links(
+    listing: Listing, base: str, wrapper: Wrapper, max_characters: int, counts: LinkCounts
 ) -> tuple[Link, ...]:
-    """Return the entries of a sitemap that the site definition selects, each once.
+    """Return the URLs of a sitemap or feed that the site definition selects, each once.
 
-    base:           URL of the sitemap
+    base:           URL of the document
     max_characters: maximum length of a URL
     counts:         receives all entries, selected or not
 
     The sitemaps that a sitemap index lists are returned as list pages.
     """
     links = _Links(wrapper, max_characters, counts)
-    for entry in sitemap:
+    for entry in listing.entries:
         url = joined(base, entry.get("loc", ""))
-        if sitemap.type == "sitemapindex":
+        if listing.type == INDEX:
             links.take_part_of_index(url)
         else:
             links.take(url, None, _parse_lastmod(entry.get("lastmod")))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from crawler.extract.page_values import PRICE
+from crawler.extract.prices import PRICE
 from crawler.items import Noise, Place
 
 # Maximum per page; older ones are dropped.
@@ -38,6 +38,9 @@ PAIRS = 4_000_000
 # The reason why other content is not a change of its page.
 RANDOM = "differs only in random text"
 PARTS = ("main_text", "details")
+# In the lines of a noise: the lines of the page come in another order on each request. They are
+# compared in alphabetical order.
+ORDER = "order"
 START, END, BETWEEN = "start", "end", ""
 
 
@@ -95,6 +98,8 @@ def without_noise(content: dict[str, Any], noise: Noise) -> dict[str, Any]:
         hidden.update(_span(place, positions) or ())
     is_shown = _title_digest(content) not in noise.lines
     kept = [line for i, line in enumerate(texts) if i not in hidden]
+    if ORDER in noise.lines:
+        kept.sort()
     title = content.get("title") if is_shown else None
     return content | {"title": title, "main_text": "\n".join(kept), "details": None}
 
@@ -108,8 +113,8 @@ def learned(
     fixed:         values that have selectors, which are always compared
 
     A place or line that differs for the first time is suspected, and the next change is confirmed,
-    too. Places that neither has are forgotten. Prices are never noise. If nothing differs, the next
-    second request waits for more changes.
+    too. Places that neither has are forgotten. Prices are never noise, but the order of
+    lines with prices may be. If nothing differs, the next second request waits for more changes.
     """
     kept = {*places_in(first, noise), *places_in(second, noise)}
     places = [place for place in noise.places if place in kept]
@@ -120,7 +125,15 @@ def learned(
         suspected.extend(key for key in keys if key not in known)
         return all(key in known for key in keys)
 
-    for i, j, k, n, old, new in _differences(first, second, fixed):
+    contents = [lines_of(first), lines_of(second)]
+    if set(PARTS).intersection(fixed):
+        contents = [[], []]
+    elif moved := _moved(*contents):
+        if is_confirmed(ORDER):
+            lines.append(ORDER)
+            shown.append(f"order of the lines, such as {next(iter(moved))}")
+        contents = [_without(each, moved) for each in contents]
+    for i, j, k, n, old, new in _differences(*contents):
         both = [*old[i:j], *new[k:n]]
         if i < j and k < n:
             before = _digest(old[i - 1]) if i else START
@@ -137,11 +150,10 @@ def learned(
             lines += map(_digest, both)
             shown += both
     titles = [str(each.get("title") or "") for each in (first, second)]
-    if titles[0] != titles[1] and "title" not in fixed:
-        digests = [digest for each in (first, second) if (digest := _title_digest(each))]
-        if is_confirmed(*digests):
-            lines += digests
-            shown += titles
+    digests = [digest for each in (first, second) if (digest := _title_digest(each))]
+    if titles[0] != titles[1] and "title" not in fixed and is_confirmed(*digests):
+        lines += digests
+        shown += titles
     is_suspicious = shown or suspected or noise.suspected
     wait = min(MAX_WAIT, noise.wait + 1) if is_suspicious else _longer(noise.wait)
     found = replace(
@@ -152,16 +164,31 @@ def learned(
     return found, shown
 
 
-def _differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], fixed: Sequence[str]
-) -> Iterator[tuple[int, int, int, int, list[str], list[str]]]:
-    """Yield the parts that differ and may be random: i:j of the first lines, k:n of the second."""
+def _unmatched(old: list[str], new: list[str]) -> list[tuple[int, int, int, int]]:
     from crawler.utils.diff import Matcher  # slow to import
 
-    if set(PARTS).intersection(fixed):
-        return
-    old, new = lines_of(first), lines_of(second)
-    parts = [code[1:] for code in Matcher(PAIRS).opcodes(old, new) if not code[0]]
+    return [code[1:] for code in Matcher(PAIRS).opcodes(old, new) if not code[0]]
+
+
+def _moved(old: list[str], new: list[str]) -> Counter[str]:
+    """Return the lines in another order, if most lines that differ are only in another order."""
+    parts = _unmatched(old, new)
+    before = Counter(line for i, j, _, _ in parts for line in old[i:j])
+    after = Counter(line for _, _, k, n in parts for line in new[k:n])
+    moved = before & after
+    others = max((before - moved).total(), (after - moved).total())
+    return moved if moved.total() > others else Counter()
+
+
+def _without(lines: Sequence[str], left_out: Counter[str]) -> list[str]:
+    return [line for line in lines if line not in left_out]
+
+
+def _differences(
+    old: list[str], new: list[str]
+) -> Iterator[tuple[int, int, int, int, list[str], list[str]]]:
+    """Yield the parts that differ and may be random: i:j of the first lines, k:n of the second."""
+    parts = _unmatched(old, new)
     differs = sum(len(line) for i, j, k, n in parts for line in (*old[i:j], *new[k:n]))
     if differs > MAX_SHARE * sum(map(len, (*old, *new))):
         return

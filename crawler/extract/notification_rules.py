@@ -31,8 +31,8 @@ from pydantic import (
 from pydantic import Field as Key
 
 from crawler.errors import ConfigError, first_problem
-from crawler.extract.fields import read_number
 from crawler.extract.keys import Names, Patterns, as_tuple
+from crawler.extract.prices import read_number
 from crawler.items import Event, Wanted
 from crawler.utils.edits import differs
 from crawler.utils.regex import compiled

@@ -10,10 +10,10 @@ values when the page is loaded, because a script shows them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from html import unescape
 from itertools import chain, islice
 from typing import Any
 
@@ -21,7 +21,9 @@ from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import HtmlResponse, TextResponse
 
-from crawler.extract.fields import read_price, squeeze, value_text
+from crawler.extract.documents import PlainTextPage, XmlPage, text_lines, xml_lines
+from crawler.extract.fields import squeeze, value_text
+from crawler.extract.json_ld import script_values
 from crawler.extract.main_text import (
     CONTENT_TAGS,
     HEADINGS,
@@ -34,6 +36,7 @@ from crawler.extract.main_text import (
     titles_of,
 )
 from crawler.extract.plain_text import UNSEEN
+from crawler.extract.prices import PRICE, amount_text, read_price
 from crawler.utils.urls import base_url, joined
 
 MAX_LINES = 100
@@ -42,16 +45,6 @@ MAX_FILES = 200
 MAX_LINE_CHARACTERS = 200
 # Maximum number of blocks from the main heading to the price, options to choose not counted.
 MAX_HEAD_BLOCKS = 40
-_CURRENCY = (
-    r"(?:[$\u00a3\u00a5\u20a0-\u20cf\u0e3f]|(?:AED|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR"
-    r"|JPY|KRW|MXN|NOK|NZD|PLN|RON|RUB|SEK|SGD|TRY|UAH|USD|ZAR|Euro?|Fr\.|Ft|K\u010d|RM|R\$|Rp|Rs\.?"
-    r"|TL|kn|kr\.?|lei|z\u0142|\u0433\u0440\u043d|\u043b\u0432|\u0440\u0443\u0431|\u5143|\u5186"
-    r"|\uc6d0)(?![^\W\d_]))"
-)
-PRICE = re.compile(
-    rf"(?<![^\W\d_]){_CURRENCY}[ \u00a0\u202f]?[-\u2212]?\d|\d[ \u00a0\u202f]?{_CURRENCY}"
-    r"|\d[ \u00a0\u202f]?[,.:][-\u2013\u2014]"
-)
 _MONTH = (
     r"(?:jan|feb|f\u00e9v|fev|ene|gen|m[a\u00e4]r|mrt|apr|avr|abr|ma[ijy]|mei|mag|jun|juin|giu|jul"
     r"|juil|lug|aug|ao\u00fb|ago|sep|set|oct|okt|ott|out|nov|dec|dez|d\u00e9c|dic|\u044f\u043d\u0432"
@@ -77,7 +70,6 @@ FILE = re.compile(
 )
 Node = Mapping[str, Any]
 MAX_SCRIPTS = 50
-MAX_SCRIPT_CHARACTERS = 500_000
 MAX_NODES = 5000
 MAX_OFFER_LINES = 200
 MAX_VALUE_CHARACTERS = 200
@@ -97,12 +89,6 @@ META = {
     "product:price:currency": "priceCurrency", "og:price:currency": "priceCurrency",
     "product:availability": "availability", "og:availability": "availability",
 }  # fmt: skip
-# Markers around JSON, and commas that JSON does not allow.
-START = re.compile(r"(?:\s|//|/\*|\*/|<!\[CDATA\[|<!--)+")
-END_MARKS = re.compile(r"(?:\s|//|/\*|\*/|\]\]>|-->|;)+$")
-# The search for marks at the end takes quadratic time, so only this part of a script is searched.
-MAX_END_CHARACTERS = 50
-EXTRA_COMMA = re.compile(r",(?=\s{0,100}[}\]])")
 _SCRIPTS: Callable[[Any], Any] = etree.XPath(
     "//script[contains(translate(@type, 'LDJSON', 'ldjson'), 'ld+json')]", smart_strings=False
 )
@@ -114,6 +100,8 @@ _MARKED: Callable[[Any], Any] = etree.XPath(
 def without_elements(page: TextResponse, selectors: Sequence[str]) -> TextResponse:
     """Return a page without the elements that CSS selectors match."""
     if not selectors or page.selector.type == "json":
+        return page
+    if isinstance(page, PlainTextPage):
         return page
     # A copy, because links and fields may be in these elements.
     copy = page.replace()
@@ -140,7 +128,11 @@ def page_values(response: TextResponse) -> dict[str, Any]:
                       without a price, only those with a date, and prices anywhere in the content
     files:            URLs of linked documents, without parameters
     """
+    if isinstance(response, PlainTextPage):
+        return {"title": None, "main_text": text_lines(response.text) or None}
     bodies = response.xpath("//body")
+    if not bodies and isinstance(response, XmlPage):
+        return {"title": None, "main_text": xml_lines(response.selector.root) or None}
     # lxml makes the Python objects of elements again in each pass unless they are kept.
     elements = list(bodies[0].root.iter()) if bodies else []
     values = main_text(response)
@@ -248,7 +240,7 @@ def _is_event(item: Node) -> bool:
 
 def _json_items(root: Any) -> list[Node]:
     """Return the items with offers or dates in the JSON-LD of a page."""
-    scripts = [_json_of(script.text or "") for script in islice(_SCRIPTS(root), MAX_SCRIPTS)]
+    scripts = [script_values(script.text or "") for script in islice(_SCRIPTS(root), MAX_SCRIPTS)]
     return [
         node
         for node in _nodes(scripts, CONTAINERS)
@@ -269,20 +261,6 @@ def _nodes(value: Any, keys: Collection[str]) -> Iterator[Node]:
         elif isinstance(node, dict):
             yield node
             levels.append(iter([node[key] for key in keys if key in node]))
-
-
-def _json_of(text: str) -> Any:
-    """Return the value of a script; None if it cannot be read. Common mistakes are repaired."""
-    text = text[:MAX_SCRIPT_CHARACTERS].strip()
-    start = START.match(text)
-    text = text[start.end() :] if start else text
-    last = text[-MAX_END_CHARACTERS:]
-    text = text[: len(text) - len(last)] + END_MARKS.sub("", last)
-    with suppress(ValueError, RecursionError):
-        return json.loads(text, strict=False)
-    with suppress(ValueError, RecursionError):
-        return json.loads(EXTRA_COMMA.sub("", text), strict=False)
-    return None
 
 
 def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
@@ -307,7 +285,7 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
             scopes[element] = part
         elif scope is not None:
             for name in PROPERTIES.intersection(names) - scope.keys():
-                scope[name] = _marked_value(element)
+                scope[name] = _marked_value(element, is_price=name in PRICES)
     found = [*items, {"offers": [meta]}] if meta else items
     return [
         item
@@ -317,11 +295,11 @@ def _marked_items(root: Any, beside: Collection[Any]) -> list[Node]:
     ]
 
 
-def _marked_value(element: Any) -> str:
+def _marked_value(element: Any, *, is_price: bool) -> str:
     for name in ("content", "href", "datetime"):
         if (value := element.get(name)) is not None:
             return str(value)
-    return value_text(element)
+    return amount_text(element) if is_price else value_text(element)
 
 
 def _lines_of(item: Node) -> Iterator[str]:
@@ -354,9 +332,11 @@ def _price(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value of JSON as one line; the first of a list; empty for objects."""
+    """Return a value of JSON as one line without HTML references; empty for objects."""
     if isinstance(value, list):
         value = value[0] if value else ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    return squeeze(str(value)[:MAX_VALUE_CHARACTERS])
+    text = str(value)[:MAX_VALUE_CHARACTERS]
+    # Templates escape values for HTML, although scripts have no references.
+    return squeeze(unescape(text) if "&" in text else text)

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
@@ -21,7 +21,7 @@ from scrapy.http import TextResponse
 from crawler.extract.plain_text import text_below
 from crawler.utils.regex import compiled
 from crawler.utils.text import count
-from crawler.utils.urls import base_url, canonical, is_http, site_of
+from crawler.utils.urls import base_url, canonical, is_http, joined, site_of
 
 MAX_LINKS = 3000
 MAX_URL_CHARACTERS = 1000
@@ -66,7 +66,10 @@ NUMBER, WORD = "#", "*"
 # A link on at least this share of the fetched pages counts as boilerplate, if at least FRAME_PAGES
 # pages were fetched.
 FRAME_SHARE, FRAME_PAGES = 0.8, 3
-_LINKS = etree.XPath("//a[@href]")
+_LINKS = etree.XPath(
+    "//a[@href] | //link[@href and (contains(concat(' ', @rel, ' '), ' next ')"
+    " or contains(concat(' ', @rel, ' '), ' prev '))]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
     elements = cast("list[etree._Element]", _LINKS(root))
     for element in elements[:MAX_LINKS]:
         try:
-            url = urljoin(base, (element.get("href") or "").strip())
+            url = joined(base, element.get("href") or "")
             if len(url) > MAX_URL_CHARACTERS or not is_http(url) or site_of(url) != site:
                 continue
             url = canonical(url)

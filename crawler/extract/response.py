@@ -22,6 +22,7 @@ from scrapy.utils.response import get_base_url
 from twisted.python.failure import Failure
 
 from crawler.errors import QueryFailed
+from crawler.extract.documents import JsonPage, by_content
 from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.items import Fetched, Outcome, Validators
@@ -180,6 +181,8 @@ def page_problem(response: Response) -> str | None:
     head = response.body[:SNIFFED_BYTES]
     if b"\0" in head and not response.encoding.startswith(WIDE):
         return "not a text page: binary content"
+    if isinstance(response, JsonPage) and (problem := response.problem):
+        return problem
     return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
 
 
@@ -268,6 +271,11 @@ def _headings(page: TextResponse) -> list[str]:
 
 
 def decoded(response: TextResponse) -> TextResponse:
+    """Return the response with the right encoding, and as the kind of document that it contains."""
+    return by_content(_with_encoding(response))
+
+
+def _with_encoding(response: TextResponse) -> TextResponse:
     """Return the response with its declared encoding, or a detected one if none is declared.
 
     A page without zero bytes that declares UTF-16 or UTF-32 is in another encoding, mostly UTF-8. A

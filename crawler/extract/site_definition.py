@@ -60,7 +60,7 @@ PRICE_KEYS = ("amount", "currency")
 # Keys that are not allowed in lists of feeds or cells.
 SITE_KEYS = (
     "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
-    "fields", "main_text", "ignore", "allowed_domains", "follow_item_links",
+    "fields", "main_text", "ignore", "ignore_order", "allowed_domains", "follow_item_links",
     "list_interval_hours", "item_interval_hours",
     "max_depth", "max_redundant_lists", "max_pattern_lists", "max_pattern_items",
     "max_path_repeats",
@@ -141,6 +141,11 @@ class Wrapper(BaseModel):
         (),
         description="CSS selectors of elements that main text, title and other values of pages "
         "without fields leave out, and the texts of feed posts",
+    )
+    ignore_order: bool | Names = Key(
+        False,
+        description="values whose lines or entries are compared in any order: names of `list` "
+        "fields, `main_text` or `details`; `true`: all of these",
     )
     duplicates: bool | Names = Key(
         True,
@@ -296,6 +301,16 @@ class Wrapper(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_ignore_order(self) -> Self:
+        names = () if isinstance(self.ignore_order, bool) else self.ignore_order
+        if unknown := [name for name in names if name not in self._with_order]:
+            raise ValueError(
+                f"ignore_order: {unknown[0]!r} is neither a field of type list, nor main_text or "
+                "details"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_databases(self) -> Self:
         for name, cell in self.cells.items():
             if cell.database is not None and cell.database not in self.databases:
@@ -443,6 +458,20 @@ class Wrapper(BaseModel):
             yield from (f"{name}.{key}" for key in PRICE_KEYS) if is_price else (name,)
 
     @property
+    def _with_order(self) -> tuple[str, ...]:
+        """Return the names of the values with lines or entries."""
+        of_pages = ("main_text", "details") if self.wants_main_text else ()
+        lists = (name for name, field in self.fields.items() if field.type is FieldType.LIST)
+        return tuple(dict.fromkeys((*of_pages, *lists)))
+
+    @property
+    def unordered(self) -> tuple[str, ...]:
+        """Return the names of the values whose lines or entries are compared in any order."""
+        if isinstance(self.ignore_order, bool):
+            return self._with_order if self.ignore_order else ()
+        return self.ignore_order
+
+    @property
     def compared(self) -> tuple[str, ...] | None:
         """Return the fields to compare in the search for near-duplicates; None for the default."""
         if isinstance(self.duplicates, bool):
@@ -528,7 +557,8 @@ class Wrapper(BaseModel):
     @cached_property
     def _item_digest(self) -> str:
         links = self._list_digest if self.follow_item_links else None
-        others = tuple(filter(None, (self.ignore, self._code)))
+        order = ("ignore_order", *self.unordered) if self.unordered else ()
+        others = tuple(filter(None, (self.ignore, self._code, order)))
         read = self.fields, self.wants_main_text, self.timezone, self.dates, links
         return digest_of(*read, *others)
 

@@ -20,6 +20,7 @@ from scrapy.settings import Settings
 from crawler.errors import FORBIDDEN
 from crawler.extract.response import decoded
 from crawler.items import FeedDocument, NoFeed
+from crawler.utils.link_headers import links_of_headers
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.text import count
 from crawler.utils.urls import base_url, canonical, host_of, is_http, joined
@@ -43,13 +44,7 @@ PERMANENT_REDIRECTS = frozenset({301, 308})
 CONCURRENT_URLS = 8
 # Characters of an error message.
 MAX_REASON = 300
-# Limits on Link headers, higher than any legitimate server needs.
-MAX_HEADERS = 20
-MAX_HEADER_CHARACTERS = 16_384
 MAX_HUBS = 10
-
-_PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*))?')
-_ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,25 +260,9 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
     """
     hubs: dict[str, None] = {}
     topic: str | None = None
-    for _, value in zip(range(MAX_HEADERS), values, strict=False):
-        text, position = value[:MAX_HEADER_CHARACTERS], 0
-        while (start := text.find("<", position)) >= 0 and (end := text.find(">", start)) >= 0:
-            # If a parameter is repeated, the first value counts (RFC 8288).
-            parameters: dict[str, str] = {}
-            position = end + 1
-            while parameter := _PARAMETER.match(text, position):
-                name, content = parameter[1].lower(), parameter[2] or ""
-                if content.startswith('"'):
-                    content = _ESCAPED.sub(r"\1", content[1:-1])
-                parameters.setdefault(name, content)
-                position = parameter.end()
-            reference = text[start + 1 : end].strip()
-            target = joined(base, reference)
-            if not reference or not target or "anchor" in parameters:
-                continue
-            relations = parameters.get("rel", "").lower().split()
-            if "hub" in relations and len(hubs) < MAX_HUBS:
-                hubs[target] = None
-            if "self" in relations and topic is None:
-                topic = target
+    for target, relations in links_of_headers(values, base):
+        if "hub" in relations and len(hubs) < MAX_HUBS:
+            hubs[target] = None
+        if "self" in relations and topic is None:
+            topic = target
     return tuple(hubs), topic

@@ -6,10 +6,16 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Any
 
-from protego._protego import _SITE_WIDE_DIRECTIVES, _USER_AGENT_DIRECTIVE, _extract_directive
+from protego._protego import (
+    _SITE_WIDE_DIRECTIVES,
+    _SITEMAP_DIRECTIVE,
+    _USER_AGENT_DIRECTIVE,
+    _extract_directive,
+)
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
@@ -26,7 +32,7 @@ from crawler.errors import IGNORE_ROBOTS_HINT, BadResponse, OffLimits, TooLarge
 from crawler.fetch.downloader import UNREACHABLE, Downloader, NotRequested
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
 from crawler.utils.text import count
-from crawler.utils.urls import host_of
+from crawler.utils.urls import host_of, is_http, joined
 
 logger = logging.getLogger(__name__)
 # Key in the meta of a request for robots.txt: bytes received so far.
@@ -49,6 +55,7 @@ TOO_MANY_REQUESTS = 429
 # RFC 9309, section 2.5, requires at least 500 KiB.
 MAX_BYTES = 512 * 1024
 LINE_ENDS = b"\n", b"\r"
+MAX_SITEMAPS, MAX_URL_CHARACTERS = 20, 2000
 # Scheme and authority of a URL, and whether its host may be in a private network.
 Key = tuple[str, str, bool]
 
@@ -107,6 +114,18 @@ def for_agent(text: str, agent: str) -> str:
     return "\n".join(rules)
 
 
+def sitemaps_of(text: str, url: str) -> tuple[str, ...]:
+    """Return the URLs of the sitemaps that a robots.txt names, at most MAX_SITEMAPS.
+
+    url: URL of the file
+    """
+    bare = (line.partition("#")[0].strip() for line in text.splitlines())
+    pairs = (pair for line in bare if line and (pair := _extract_directive(line)))
+    named = (value for field, value in pairs if field in _SITEMAP_DIRECTIVE)
+    urls = (joined(url, value) for value in named if len(value) <= MAX_URL_CHARACTERS)
+    return tuple(islice(dict.fromkeys(filter(is_http, urls)), MAX_SITEMAPS))
+
+
 def _names(value: str) -> tuple[str, ...]:
     """Return the user agent in a line, and its form without asterisks, which Protego ignores."""
     name = value.strip().lower()
@@ -133,6 +152,7 @@ class Rules:
     problem:       why the rules are unknown, so that no URL is allowed; empty if they are known
     until:         time, by the monotonic clock in seconds, at which to request unknown rules again
     delay_seconds: the Crawl-delay; 0: none
+    sitemaps:      URLs of the sitemaps that the file names
     """
 
     parser: RobotParser | None = None
@@ -140,6 +160,7 @@ class Rules:
     problem: str = ""
     until: float = 0.0
     delay_seconds: float = 0.0
+    sitemaps: tuple[str, ...] = ()
 
     @classmethod
     def unknown(cls, problem: str) -> Rules:
@@ -309,17 +330,23 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         agent = to_unicode(agent or self._default_useragent)
         body = beginning(response.body, is_cut="download_stopped" in response.flags)
         if len(response.body) > LONG_CHARACTERS:
-            rules = await asyncio.to_thread(self._parsed, body, agent)
+            rules = await asyncio.to_thread(self._parsed, body, agent, response.url)
         else:
-            rules = self._parsed(body, agent)
+            rules = self._parsed(body, agent, response.url)
         await self.crawler.signals.send_catch_log_async(
-            signal=signals.robots_parsed, robotparser=rules.parser, request=request
+            signal=signals.robots_parsed,
+            robotparser=rules.parser,
+            request=request,
+            sitemaps=rules.sitemaps,
         )
         return rules
 
-    def _parsed(self, body: bytes, agent: str) -> Rules:
-        text = for_agent(body.decode("utf-8-sig", errors="ignore"), agent)
+    def _parsed(self, body: bytes, agent: str, url: str) -> Rules:
+        whole = body.decode("utf-8-sig", errors="ignore")
+        text, sitemaps = for_agent(whole, agent), sitemaps_of(whole, url)
         parser: Any = build_from_crawler(self._parserimpl, self.crawler, text.encode())
         delay_seconds = parser.crawl_delay(agent) or 0.0
         # Not NaN, which float() reads.
-        return Rules(parser, len(text), delay_seconds=delay_seconds if delay_seconds > 0 else 0.0)
+        delay_seconds = delay_seconds if delay_seconds > 0 else 0.0
+        characters = len(text) + sum(map(len, sitemaps))
+        return Rules(parser, characters, delay_seconds=delay_seconds, sitemaps=sitemaps)

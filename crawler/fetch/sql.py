@@ -27,6 +27,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from crawler.errors import ConfigError, QueryFailed
 from crawler.extract.cells import Cell, Source
+from crawler.utils.exact_json import INT64, exact_number
 
 # SQLite instructions between two checks of the time limit.
 STEPS = 10_000
@@ -157,11 +158,10 @@ def _bytes_or_collection(value: Any) -> Any:
 def _number(value: Decimal) -> int | float | str:
     if not value.is_finite():
         return str(value)
-    if value == value.to_integral_value() and abs(value) < 2**63:
+    if abs(value) < INT64 and value == value.to_integral_value():
         return int(value)
-    as_float = float(value)
-    exact = math.isfinite(as_float) and Decimal(repr(as_float)) == value
-    return as_float if exact else str(value)
+    number = exact_number(value)
+    return str(number) if isinstance(number, str) else number
 
 
 Result = TypeVar("Result")

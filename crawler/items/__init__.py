@@ -190,7 +190,7 @@ class Noise:
     """Random text of a page, which is not compared (crawler/extract/noise.py).
 
     scheme:  selector digest of the definition that read the text
-    lines:   digests of lines, and of titles, that some requests show and others do not
+    lines:   digests of lines, and of titles, that some requests show and others do not; and ORDER
     score:   how often the page changed lately
     wait:    score at which a change is confirmed by a second request
     requests: number of second requests
@@ -395,8 +395,7 @@ class Fetched:
     is_direct:      the request went to the `moved_to` of the target, not to its own URL
     canonical_url:  URL of another item that the page states as its canonical one
     fresh_hours: how long the response stays fresh according to its Cache-Control header
-    push:           `_id` of the WebSub delivery with this document; None for a poll. A hub may
-                    leave out old posts, so a post that is not in a delivery may still exist
+    push:           `_id` of the WebSub delivery with this document, which may lack old posts
     pushed_at:      time of that delivery
     follow:         fetch the pages of new posts, too
     compared:       fields in which duplicates are compared; empty: none; None: the usual ones
@@ -404,6 +403,7 @@ class Fetched:
     shared_fetch:   a cell: the page was fetched for another cell
     link_counts:    counts of the page's links, if links were extracted
     empty_fields:   fields that the page lacks; None if no fields were extracted
+    unordered:      values whose lines or entries are compared in any order
     stand_in:       outcome and reason if another page, such as a login page, was probably sent
                     instead; applies only if the content differs from the stored one
     doubtful:       the page may be a login page or similar, and is read as the requested one
@@ -434,6 +434,7 @@ class Fetched:
     follow: bool = False
     compared: tuple[str, ...] | None = None
     markup: tuple[str, ...] = ()
+    unordered: tuple[str, ...] = ()
     shared_fetch: bool = False
     content_hash: str | None = None
     link_counts: LinkCounts | None = None

@@ -31,7 +31,7 @@ from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.edits import edits
-from crawler.utils.text import count, is_price, price
+from crawler.utils.text import count, is_price, price, without_surrogates
 from crawler.utils.time import iso
 from crawler.utils.urls import target_id
 
@@ -403,7 +403,7 @@ def rendered(
         cause = one_line(str(error).replace(f"{__name__}.", ""))
         raise ConfigError(f"template: {_line(error)}{cause}") from error
     # A page may contain surrogates, which neither JSON in UTF-8 nor an email can contain.
-    return "".join(parts).encode("utf-8", "replace").decode()
+    return without_surrogates("".join(parts))
 
 
 def check_template(template: str, *, is_html: bool = False) -> None:

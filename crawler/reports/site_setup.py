@@ -37,7 +37,7 @@ from crawler.fetch.guard import Named, is_public, literal, refusal
 from crawler.fetch.places import OwnPlaces
 from crawler.items import Kind
 from crawler.utils.regex import compiled
-from crawler.utils.text import is_price, price
+from crawler.utils.text import is_price, price, without_surrogates
 from crawler.utils.urls import canonical, host_of, shapes
 
 MAX_PATTERNS = 50
@@ -488,7 +488,7 @@ def categories(
 
 def page_of(html: str, url: str) -> TextResponse:
     """Return the response for the text of a fetched page."""
-    page = HtmlResponse(url, body=html.encode("utf-8", "replace"), encoding="utf-8")
+    page = HtmlResponse(url, body=without_surrogates(html).encode(), encoding="utf-8")
     return with_valid_base(page)
 
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, suggestion_or_all
-from crawler.extract.fields import read_number, read_price
+from crawler.extract.prices import read_number, read_price
 from crawler.items import CELL, Kind
 from crawler.storage import leases, plans, posts, target_queries, targets
 from crawler.storage.client import Database, Document

@@ -76,6 +76,17 @@ def seen(value: Any) -> Any:
     return value
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text with U+FFFD in place of lone surrogates, which no encoding can represent.
+
+    They are halves of characters, from programs that cut a text within an emoji.
+    """
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
 def normalized(form: Form, text: str, max_characters: int | None = None) -> str:
     """Return a text in a normal form; marks beyond MAX_MARKS on one letter are dropped.
 

@@ -163,10 +163,19 @@ def is_http(url: str) -> bool:
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
 
 
+OTHER_SCHEME = re.compile(r"(?!https?:)[A-Za-z][A-Za-z0-9+.-]*:", re.I)
+AFTER_PATH = re.compile(r"[?#]")
+
+
 def joined(base: str, link: str) -> str:
     """Return the absolute URL of a link, resolved as in browsers; empty if the link is invalid."""
+    link = link.strip(BLANKS)
+    if "\\" in link and not OTHER_SCHEME.match(link):
+        # Browsers read a backslash as a slash, except in the query and the fragment.
+        end = match.start() if (match := AFTER_PATH.search(link)) else len(link)
+        link = link[:end].replace("\\", "/") + link[end:]
     try:
-        return urljoin(base, link.strip(BLANKS))
+        return urljoin(base, link)
     except ValueError:
         return ""
 

@@ -33,7 +33,15 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError, cause_of
-from crawler.utils.text import amount, count, documents, megabytes, plain, span
+from crawler.utils.text import (
+    amount,
+    count,
+    documents,
+    megabytes,
+    plain,
+    span,
+    without_surrogates,
+)
 from crawler.utils.time import NEVER, iso
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
@@ -75,7 +83,7 @@ def cut(value: Any, characters: int = MAX_CHARACTERS) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     text = value if len(value) <= characters else value[: characters - 1] + ELLIPSIS
-    return text.encode("utf-8", "replace").decode()
+    return without_surrogates(text)
 
 
 def shown(value: Any) -> Any:
@@ -285,7 +293,7 @@ def page(
         text = environment().concat(loaded.blocks[fragment](made))
     else:
         text = loaded.render(values)
-    response = HTMLResponse(text.encode("utf-8", "replace"), status)
+    response = HTMLResponse(without_surrogates(text), status)
     response.headers["Vary"] = "HX-Request, HX-Request-Type"
     set_guest_cookie(request, response)
     return response

@@ -100,6 +100,7 @@ class SitePages:
         self.config = config
         self._fetch = fetch
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
+        self._sitemaps: OrderedDict[str, list[str]] = OrderedDict()
         self._values: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = Sandbox(READ_SECONDS, READ_MB)
         self._fetch_slot = asyncio.Semaphore(1)
@@ -129,6 +130,11 @@ class SitePages:
             links[page.url] = None
             links |= dict.fromkeys(anchor.url for anchor in page.anchors)
         return list(links)[:MAX_LINKS]
+
+    def sitemaps(self, urls: Sequence[str]) -> list[str]:
+        """Return the sitemaps that robots.txt names on the hosts of some URLs, without these."""
+        found = [url for each in urls for url in self._sitemaps.get(site_of(each), ())]
+        return [url for url in dict.fromkeys(found) if url not in urls]
 
     def remark(self, urls: Sequence[str]) -> str | None:
         """Return why the page of a new site may not show its items; None if nothing is unusual.
@@ -311,6 +317,10 @@ class SitePages:
 
     async def _keep(self, fetched: Mapping[str, Any]) -> str | None:
         url, final_url, html = fetched["url"], fetched["final_url"], fetched["text"]
+        if named := fetched.get("sitemaps"):
+            self._sitemaps[site_of(url)] = named
+        while len(self._sitemaps) > MAX_PAGES:
+            self._sitemaps.popitem(last=False)
         try:
             anchors = await self.read(lambda: site_setup.links_of(html, final_url))
         except ConfigError as error:

@@ -62,7 +62,7 @@ class Command(FreshetCommand):
                 raise ConfigError(f"{url}: not an absolute http or https URL{scheme_hint(url)}")
         spider, arguments = self._load(args[1], opts.spargs)
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
-        pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
+        pages, sitemaps = self._fetch(spider, arguments, args[2:]) if args[2:] else ([], [])
         of_pages = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
         problems: list[str] = []
         assert self.settings is not None
@@ -95,11 +95,16 @@ class Command(FreshetCommand):
                     {"text": shape.text, "count": shape.count, "example": shape.example}
                     for shape in unmatched[:SHOWN_SHAPES]
                 ],
+                "sitemaps": sitemaps,
                 "problems": all_problems,
             }
             print_json(report)
         else:
             self._show(wrapper, pages, unmatched, len(links), problems)
+            for url in sitemaps:
+                stdout(soft_wrap=True).print(
+                    f"robots.txt names a sitemap, which you can add to start_urls: {url}"
+                )
             if pages and not all_problems:
                 stdout().print("no problems found")
 
@@ -129,15 +134,16 @@ class Command(FreshetCommand):
 
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
-    ) -> list[Page]:
+    ) -> tuple[list[Page], list[str]]:
         from spiders.probe import check_spider
 
         assert self.settings is not None
         pages: list[Page] = []
+        sitemaps: list[str] = []
         process = AsyncCrawlerProcess(self.settings)
-        process.crawl(check_spider(spider, urls, pages), **arguments)
+        process.crawl(check_spider(spider, urls, pages, sitemaps), **arguments)
         process.start()
-        return sorted(pages, key=lambda page: urls.index(page["url"]))
+        return sorted(pages, key=lambda page: urls.index(page["url"])), sitemaps
 
     def _show(
         self,

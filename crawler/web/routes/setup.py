@@ -26,7 +26,7 @@ from crawler.reports.site_setup import (
 from crawler.storage import sites
 from crawler.storage.client import Store
 from crawler.storage.sites import Editable
-from crawler.utils.text import count
+from crawler.utils.text import count, without_surrogates
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.middleware import CONTENT_POLICY
@@ -122,6 +122,7 @@ async def _editor(
         request, "setup/editor.html", status=status, editable=editable, form=form,
         proposals=await pages.proposals(edit.start_urls), digest=usual, saved=saved,
         types=list(FieldType), remark=None if editable else pages.remark(edit.start_urls),
+        sitemaps=pages.sitemaps(edit.start_urls),
         is_new=editable is None and not usual, **await _results(request, edit, editable),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
@@ -190,7 +191,7 @@ async def frame(request: Request, url: Url) -> Response:
         f'<link rel="stylesheet" href="{style}"></head><body>{shown}</body></html>'
     )
     headers = {"Content-Security-Policy": FRAME_POLICY, "X-Frame-Options": "SAMEORIGIN"}
-    return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+    return HTMLResponse(without_surrogates(text), headers=headers)
 
 
 @router.post("/setup/sites", name="setup.save")
@@ -300,6 +301,7 @@ class ProposedPatterns(BaseModel):
 
     lists: list[ProposedPattern] = Field(description="for `list_pages`")
     items: list[ProposedPattern] = Field(description="for `item_pages`")
+    sitemaps: list[str] = Field(description="sitemaps in robots.txt, for `start_urls`")
 
 
 class StoredDefinition(BaseModel):
@@ -352,6 +354,7 @@ async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> Pr
     return ProposedPatterns(
         lists=[ProposedPattern(**asdict(each)) for each in proposals.lists],
         items=[ProposedPattern(**asdict(each)) for each in proposals.items],
+        sitemaps=pages.sitemaps([url]),
     )
 
 

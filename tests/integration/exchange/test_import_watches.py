@@ -309,6 +309,22 @@ def test_invalid_values_reject_only_their_watch(tmp_path: Path) -> None:
     assert longest.values["max_interval_hours"] == 672
 
 
+def test_half_an_emoji_in_a_watch_does_not_stop_the_import(
+    freshet: Freshet, tmp_path: Path
+) -> None:
+    watch = {
+        "url": "https://shop.example/1",
+        "title": "Tea \ud83d",
+        "include_filters": ["h1\udc00"],
+    }
+    path = tmp_path / "url-watches.json"
+    path.write_text(json.dumps({"watching": {"a": watch}, "settings": {}}), encoding="utf-8")
+    done = freshet("import", path, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    (definition,) = (tmp_path / "out").glob("*.toml")
+    assert "h1\ufffd" in definition.read_text("utf-8")
+
+
 def test_invalid_documents_of_backup_are_ignored(tmp_path: Path) -> None:
     files = {
         "url-watches.json": {"watching": [], "settings": {"application": []}},

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -199,3 +200,51 @@ def test_invisible_characters_are_no_change(
         server.answers["/item/0"] = page(f"<p>{text}</p>")
         crawl(freshet, definition, visit)
     assert found(database) == ["new", "unchanged", "unchanged", "changed"]
+
+
+VACANCIES = [f"Vacancy {letter}: apply by mail to the office" for letter in "ABCDEFGHIJKL"]
+
+
+def vacancies(seed: int, names: list[str] = VACANCIES) -> bytes:
+    order = names.copy()
+    Random(seed).shuffle(order)
+    items = "".join(f"<li>{name}</li>" for name in order)
+    text = f"<h1>Vacancies</h1><p>These are the open positions of this week.</p><ul>{items}</ul>"
+    return page(f"<!DOCTYPE html><html><body><main>{text}<p>{CARE}</p></main></body></html>")
+
+
+def test_list_in_random_order_stops_to_be_a_change_as_the_log_says(
+    freshet: Freshet, database: Db, server: RawServer, site: Path
+) -> None:
+    other = [*VACANCIES[:-1], "Vacancy Z: apply by phone"]
+    server.answers["/item/0"] = [
+        *(vacancies(n) for n in range(12)), *(vacancies(n, other) for n in range(12, 18)),
+    ]  # fmt: skip
+    logs = [crawl(freshet, site, visit).err for visit in range(14)]
+    (said,) = (n for n, log in enumerate(logs) if "order of the lines, such as" in log)
+    assert said <= 3
+    after = found(database)[said:]
+    assert after.count("changed") == 1, "only the edit"
+    assert after[0] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    "keys", [{"ignore_order": True}, {"fields": {"jobs": {"css": "li", "type": "list"}},
+             "ignore_order": ["jobs"]}],
+)  # fmt: skip
+def test_ignore_order_compares_lines_and_lists_in_any_order(
+    freshet: Freshet, database: Db, server: RawServer, keys: dict[str, object]
+) -> None:
+    site = freshet.wrapper("shop", start_urls=[f"{server.url}/item/0"], item_pages="/item/", **keys)
+    edited = [*VACANCIES[:-1], "Vacancy Z: apply by phone"]
+    server.answers["/item/0"] = [*(vacancies(n) for n in range(4)), vacancies(5, edited)]
+    for visit in range(5):
+        crawl(freshet, site, visit)
+    assert found(database) == ["new", *["unchanged"] * 3, "changed"]
+
+
+def test_order_of_a_single_text_cannot_be_ignored(freshet: Freshet, server: RawServer) -> None:
+    keys = {"start_urls": [server.url], "item_pages": "/item/", "fields": {"title": "h1"}}
+    site = freshet.wrapper("shop", **keys, ignore_order=["title"])
+    refused = freshet.crawl(site, code=1)
+    assert "ignore_order: 'title' is neither a field of type list" in refused.complaint

@@ -179,3 +179,14 @@ def test_start_url_that_is_an_item_reports_skipped_links(
     shown = text(freshet, "site", *words, index, code=1)
     assert "  matches start_urls (item page)\n" in shown
     assert "  5 matching links not followed, because this is an item page" in shown
+
+
+def test_sitemaps_in_robots_txt_are_offered(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
+    index, sitemap = f"{pages.url}/index.html", f"{pages.url}/sitemap.xml"
+    pages.file(
+        "robots.txt", f"Sitemap: {index}\nSitemap: /sitemap.xml\nSitemap: http://b.example/s"
+    )
+    report = checked(freshet, wrapper, index, f"{pages.url}/item/full.html")
+    assert report["sitemaps"] == [sitemap]
+    shown = text(freshet, wrapper, index)
+    assert f"robots.txt names a sitemap, which you can add to start_urls: {sitemap}\n" in shown

@@ -199,6 +199,8 @@ def test_number_of_unread_changes_leaves_out_what_is_read_or_muted(
     send(local, "/changes/read-all", site="blog")
     text = local.get("/changes").text
     assert ("You have read everything" in text, "0 changes" in text) == (True, True)
+
+
 def test_atom_feed_has_no_control_characters(local: Browser, log: Log) -> None:
     control = "".join(map(chr, [*range(32), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF]))
     log.visit(hours(0), "https://a.example/1", item(f"one{control}two"))

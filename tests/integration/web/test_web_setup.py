@@ -61,6 +61,7 @@ class Site:
 
     def __init__(self) -> None:
         self.pages = dict(PAGES)
+        self.sitemaps: list[str] = []
         self.requests: list[str] = []
         self.definitions: list[dict[str, Any]] = []
 
@@ -71,7 +72,8 @@ class Site:
         self.definitions.append(definition)
         return [
             {"url": url, "final_url": url, "text": self.pages.get(url, ""),
-             "problem": None if url in self.pages else "the server responded with status 404"}
+             "problem": None if url in self.pages else "the server responded with status 404",
+             "sitemaps": self.sitemaps}
             for url in urls
         ]  # fmt: skip
 
@@ -189,6 +191,16 @@ def test_a_host_without_a_scheme_may_have_no_https(local: Browser, site: Site) -
     response = begin(local, "plain.example")
     assert response.headers["location"] == "/setup/new?url=http%3A%2F%2Fplain.example%2F"
     assert site.requests[:2] == ["https://plain.example/", "http://plain.example/"]
+
+
+def test_sitemaps_in_robots_txt_are_offered_as_start_urls(local: Browser, site: Site) -> None:
+    site.sitemaps = [HOME, f"{HOME}sitemap.xml"]
+    shown = local.get(begin(local).headers["location"])
+    assert "robots.txt names 1 sitemap" in shown.text
+    assert f'data-use="start_urls" data-pattern="{HOME}sitemap.xml"' in shown.text
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+    found = local.request("POST", "/api/v1/setup/proposals", json={"url": HOME}, headers=csrf)
+    assert found.json()["sitemaps"] == [f"{HOME}sitemap.xml"]
 
 
 @pytest.mark.parametrize(
@@ -748,7 +760,7 @@ def test_pages_are_fetched_in_a_subprocess(
     stored: tuple[Db, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "index.html").write_text("<p><a href=/product/1>A product</a></p>")
-    (tmp_path / "robots.txt").write_text("User-agent: *\nDisallow: /product/\n")
+    (tmp_path / "robots.txt").write_text("User-agent: *\nDisallow: /product/\nSitemap: /map.xml\n")
     with RunningFolder({"shop.example": tmp_path}) as server:
         monkeypatch.setenv("http_proxy", server.url)
         with browsers_of(stored[1], WebOptions()) as make:
@@ -756,6 +768,8 @@ def test_pages_are_fetched_in_a_subprocess(
             make.app.state.site_pages = SitePages(config, fetch_pages)
             browser = make(address="127.0.0.1")
             assert begin(browser, "http://shop.example/").status_code == 303
+            offered = browser.get("/setup/new?url=http%3A%2F%2Fshop.example%2F").text
+        assert 'data-pattern="http://shop.example/map.xml"' in offered
         paths = [request["path"] for request in server.requests()]
     assert any("robots.txt" in path for path in paths)
     assert not any("/product/" in path for path in paths)

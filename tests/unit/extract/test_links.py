@@ -42,6 +42,13 @@ def urls_on(body: str, **keys: Any) -> list[str]:
         ('<a href="/item/1?a=1&amp;b=2">', "https://shop.example/item/1?a=1&b=2"),
         ('<a href="/item/thé">', "https://shop.example/item/th%C3%A9"),
         ('<a href="/item/1.pdf">', "https://shop.example/item/1.pdf"),
+        (r'<a href="\item\1">', "https://shop.example/item/1"),
+        (r'<a href="\\shop.example\item\1">', "https://shop.example/item/1"),
+        (r'<a href="https:\\shop.example/item\1?a=\b">', "https://shop.example/item/1?a=%5Cb"),
+        (r'<base href="\deep\"><a href="item\1">', "https://shop.example/deep/item/1"),
+        ('<link rel="next" href="/item/1">', "https://shop.example/item/1"),
+        ('<LINK REL="canonical NEXT" href="/item/1">', "https://shop.example/item/1"),
+        ('<body><link rel=prev href="item/1">', "https://shop.example/item/1"),
         ('<area href="/item/1">', "https://shop.example/item/1"),
         ('<base href="/deep/"><a href="item/1">', "https://shop.example/deep/item/1"),
         ('<base href="https://www.shop.example/"><a href="/item/1">',
@@ -56,6 +63,33 @@ def urls_on(body: str, **keys: Any) -> list[str]:
 )  # fmt: skip
 def test_selected_link_is_found(anchor: str, url: str) -> None:
     assert urls_on(anchor) == [url]
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        '<link rel="stylesheet" href="/item/1">', '<link rel="canonical" href="/item/1">',
+        '<link rel="nextpage" href="/item/1">', '<link href="/item/1">', '<link rel="next">',
+        r'<a href="javascript:go(\item/1)">', r'<a href="mailto:a\item/1">',
+    ],
+)  # fmt: skip
+def test_other_links_are_not_followed(markup: str) -> None:
+    assert urls_on(markup) == []
+
+
+def test_next_page_in_a_link_header_is_followed() -> None:
+    link = '</category/tea/?page=2>; rel="next", </item/9>; rel=preload'
+    response = page("<p>No links</p>", Link=link)
+    assert [each.url for each in wanted(response, wrapper(), None)] == [
+        "https://shop.example/category/tea/?page=2"
+    ]
+
+
+def test_text_next_to_an_item_describes_it_rather_than_the_head() -> None:
+    cards = "".join(f"<li><a href=/item/{n}>Jug {n}</a> {n} EUR</li>" for n in range(3))
+    head = "<head><title>Jugs</title><link rel=next href=/item/1></head>"
+    with_next, without = (wanted(page(h + cards), wrapper(), None) for h in (head, ""))
+    assert [link.digest for link in with_next] == [link.digest for link in without]
 
 
 @pytest.mark.parametrize(

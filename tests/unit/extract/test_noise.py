@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -104,6 +105,65 @@ def test_a_post_that_appears_between_two_requests_hides_no_other_post() -> None:
     live = page("Goal!", BEFORE, AFTER)
     noise = noise_of(page(BEFORE, AFTER), live)
     assert differs(live, page("Half-time.", "Goal!", BEFORE, AFTER), noise)
+
+
+ITEMS = [f"Vacancy {letter}: apply by mail" for letter in "ABCDEFGHIJKL"]
+
+
+def shuffled(seed: int, *more: str, items: list[str] = ITEMS) -> dict[str, Any]:
+    lines = items.copy()
+    Random(seed).shuffle(lines)
+    return page("Vacancies of the week", *lines, "Write to us.", *more)
+
+
+def test_list_in_random_order_is_compared_in_any_order() -> None:
+    noise = noise_of(shuffled(1), shuffled(2))
+    assert not any(differs(shuffled(1), shuffled(seed), noise) for seed in range(3, 30))
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        shuffled(5, items=[*ITEMS[:5], "Vacancy Z: apply by phone", *ITEMS[6:]]),
+        shuffled(5, items=ITEMS[:-1]),
+        shuffled(5, items=[*ITEMS, ITEMS[0]]),
+        shuffled(5, "Closed on Monday."),
+        shuffled(5) | {"title": "Jobs"},
+    ],
+    ids=["other item", "without an item", "item twice", "other line", "title"],
+)
+def test_edits_of_a_list_in_random_order_are_found(edited: dict[str, Any]) -> None:
+    noise = noise_of(shuffled(1), shuffled(2))
+    assert differs(shuffled(1), edited, noise)
+
+
+def test_order_stays_ignored_after_an_edit_of_the_list() -> None:
+    noise, items = noise_of(shuffled(1), shuffled(2)), [*ITEMS, "Vacancy Z: apply by phone"]
+    noise, _ = learned(shuffled(3, items=items), shuffled(4, items=items), noise)
+    for seed in range(5, 20):
+        assert not differs(shuffled(3, items=items), shuffled(seed, items=items), noise)
+
+
+def test_lines_with_prices_may_come_in_any_order_but_prices_are_compared() -> None:
+    items = [f"Kettle {n} for {n + 10} EUR" for n in range(8)]
+    noise = noise_of(shuffled(1, items=items), shuffled(2, items=items))
+    assert not differs(shuffled(1, items=items), shuffled(3, items=items), noise)
+    cheaper = [*items[:-1], "Kettle 7 for 15 EUR"]
+    assert differs(shuffled(1, items=items), shuffled(3, items=cheaper), noise)
+
+
+def test_random_slogan_beside_a_list_in_random_order_is_found_as_well() -> None:
+    pages = [shuffled(n, SLOGANS[n % 3], AFTER) for n in range(8)]
+    noise = Noise("s1")
+    for first, second in ((0, 1), (2, 3), (3, 4)):
+        noise, _ = learned(pages[first], pages[second], noise)
+    assert not differs(pages[5], pages[6], noise)
+    assert differs(pages[5], shuffled(6, SLOGANS[0], "It ships today."), noise)
+
+
+def test_paragraph_that_moves_between_two_requests_is_an_edit() -> None:
+    noise, shown = learned(page(BEFORE, "A.", AFTER), page("A.", BEFORE, AFTER), Noise("s1"))
+    assert (noise.is_empty, shown) == (True, [])
 
 
 def test_known_places_are_limited_and_those_that_are_gone_are_forgotten() -> None:

@@ -10,7 +10,8 @@ from time import process_time
 import pytest
 
 from crawler.errors import BadResponse
-from crawler.extract.links import sitemap_links, sitemap_of
+from crawler.extract.links import listed_links
+from crawler.extract.sitemaps import listing_of
 from crawler.items import Kind, Link, LinkCounts
 from tests.unit.pages import SITE, wrapper
 
@@ -33,9 +34,9 @@ def index(*locations: str) -> bytes:
 
 def links(body: bytes) -> tuple[Link, ...]:
     """Return the wanted links in a sitemap."""
-    sitemap = sitemap_of(body, LIMIT)
+    sitemap = listing_of(body, LIMIT)
     assert sitemap is not None
-    return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, LinkCounts())
+    return listed_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, LinkCounts())
 
 
 def urls(body: bytes) -> list[str]:
@@ -103,9 +104,9 @@ def test_invalid_entries_are_skipped(entry: str) -> None:
 def test_entries_are_counted_by_class() -> None:
     counts = LinkCounts()
     expected = ("https://shop.example/item/1", "https://shop.example/about", "https://b.example/")
-    sitemap = sitemap_of(urlset(*(f"<loc>{url}</loc>" for url in expected)), LIMIT)
+    sitemap = listing_of(urlset(*(f"<loc>{url}</loc>" for url in expected)), LIMIT)
     assert sitemap is not None
-    sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, counts)
+    listed_links(sitemap, f"{SITE}sitemap.xml", wrapper(), MAX_URL_LENGTH, counts)
     assert counts.counts == {
         "pages with links": 1, "links": 2, "item links": 1, "unmatched links": 1,
         "foreign links": 1,
@@ -134,6 +135,57 @@ def test_invalid_sitemap_urls_in_an_index_are_skipped(location: str) -> None:
     assert urls(index(location, "/good.xml")) == ["https://shop.example/good.xml"]
 
 
+@pytest.mark.parametrize(
+    "loc",
+    [
+        "https://shop.example/item/?a=1&b=2", "https://shop.example/item/?a=1&amp;b=2",
+        "https://shop.example/item/?a=1&#38;b=2", "<![CDATA[https://shop.example/item/?a=1&b=2]]>",
+        "https://shop.example/item/?a=1&b=2<!-- & -->",
+    ],
+)  # fmt: skip
+def test_raw_and_escaped_ampersands_are_the_same(loc: str) -> None:
+    assert urls(urlset(f"<loc>{loc}</loc>")) == ["https://shop.example/item/?a=1&b=2"]
+    assert urls(urlset("<loc>https://shop.example/item/?a=1&copy;=2</loc>")) == [
+        "https://shop.example/item/?a=1&copy%3B=2"
+    ]
+
+
+def test_text_sitemap_has_one_url_per_line() -> None:
+    lines = "\ufeffhttps://shop.example/item/1\r\n\n# more\nhttps://shop.example/category/tea/\n"
+    expected = ["https://shop.example/item/1", "https://shop.example/category/tea/"]
+    assert urls(lines.encode()) == expected
+    assert urls(gzip.compress(lines.encode())) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["https://shop.example/item/1 is new", "See\nhttps://shop.example/item/1", "http", "\n"]
+)
+def test_other_text_is_not_a_sitemap(text: str) -> None:
+    assert listing_of(text.encode(), LIMIT) is None
+
+
+RSS = (
+    '<?xml version="1.0"?><rss version="2.0"><channel><link>https://shop.example/item/0</link>'
+    "<item><title>A & B</title><link>https://shop.example/item/1?a=1&b=2</link></item>"
+    '<item><guid isPermaLink="true">https://shop.example/item/2</guid></item></channel></rss>'
+)
+ATOM = (
+    '<feed xmlns="http://www.w3.org/2005/Atom"><link href="https://shop.example/item/0"/>'
+    '<entry><link rel="edit" href="/x"/><link href="/item/1"/><updated>2024-01-02T03:04:05Z'
+    "</updated></entry></feed>"
+)
+
+
+def test_entries_of_feeds_become_links() -> None:
+    assert urls(RSS.encode()) == [
+        "https://shop.example/item/1?a=1&b=2", "https://shop.example/item/2"
+    ]  # fmt: skip
+    (link,) = links(ATOM.encode())
+    assert (link.url, link.lastmod) == (
+        "https://shop.example/item/1", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
+    )  # fmt: skip
+
+
 def test_gzipped_sitemap_is_decompressed() -> None:
     assert urls(gzip.compress(ONE)) == ["https://shop.example/item/1"]
 
@@ -147,7 +199,7 @@ def test_gzip_bomb_is_rejected() -> None:
     entry = "<loc>https://shop.example/item/{}</loc>"
     bomb = gzip.compress(urlset(*(entry.format(n) for n in range(20_000))), 9)
     with pytest.raises(BadResponse, match="more than 10000 bytes"):
-        sitemap_of(bomb, 10_000)
+        listing_of(bomb, 10_000)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +211,11 @@ def test_gzip_bomb_is_rejected() -> None:
     ids=["empty", "HTML page", "broken gzip", "gzip magic only", "gzip of other data", "JSON"],
 )  # fmt: skip
 def test_other_documents_are_not_sitemaps(body: bytes) -> None:
-    assert sitemap_of(body, LIMIT) is None
+    assert listing_of(body, LIMIT) is None
 
 
 def test_page_with_urlset_in_a_comment_is_not_a_sitemap() -> None:
-    assert sitemap_of(b"<!-- <urlset> --><html><a href='/item/1'>x</a></html>", LIMIT) is None
+    assert listing_of(b"<!-- <urlset> --><html><a href='/item/1'>x</a></html>", LIMIT) is None
 
 
 @pytest.mark.parametrize(
@@ -192,8 +244,8 @@ def test_external_entities_are_not_resolved(tmp_path: Path) -> None:
         f'<!DOCTYPE urlset [<!ENTITY e SYSTEM "{secret.as_uri()}">]>'
         "<urlset><url><loc>https://shop.example/item/&e;</loc></url></urlset>"
     )
-    sitemap = sitemap_of(body.encode(), LIMIT)
-    links = sitemap_links(sitemap, SITE, wrapper(), MAX_URL_LENGTH, LinkCounts()) if sitemap else ()
+    sitemap = listing_of(body.encode(), LIMIT)
+    links = listed_links(sitemap, SITE, wrapper(), MAX_URL_LENGTH, LinkCounts()) if sitemap else ()
     assert not any("secret" in link.url for link in links)
 
 
@@ -211,7 +263,7 @@ def test_damaged_gzip_is_read_as_far_as_possible(compressed: bytes) -> None:
 )
 def test_prolog_is_scanned_quickly(before: str) -> None:
     started = process_time()
-    assert sitemap_of((before * 32 + "<html>").encode(), LIMIT) is None
+    assert listing_of((before * 32 + "<html>").encode(), LIMIT) is None
     assert process_time() - started < 1
 
 

@@ -10,7 +10,8 @@ from scrapy.http import JsonResponse
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.fields import text
-from crawler.extract.links import sitemap_links, sitemap_of
+from crawler.extract.links import listed_links
+from crawler.extract.sitemaps import listing_of
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import FeedList, read_list
 from crawler.items import FeedDocument, LinkCounts, NoFeed
@@ -32,9 +33,9 @@ ENTRY = f"<url><loc>{SITE}item/1</loc></url>"
 def sitemap_urls(markup: str, before: str = "") -> list[str]:
     """Return the wanted URLs in a sitemap."""
     body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
-    sitemap = sitemap_of(body, 1 << 24)
+    sitemap = listing_of(body, 1 << 24)
     assert sitemap is not None
-    return [link.url for link in sitemap_links(sitemap, SITE, wrapper(), 200, LinkCounts())]
+    return [link.url for link in listed_links(sitemap, SITE, wrapper(), 200, LinkCounts())]
 
 
 @pytest.mark.parametrize("before", [LAUGHS, FILE_ENTITY], ids=["laughs", "a file"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from crawler.fetch.robots import MAX_BYTES, beginning, for_agent
+from crawler.fetch.robots import MAX_BYTES, MAX_SITEMAPS, beginning, for_agent, sitemaps_of
 
 AGENT = "Freshet/1.0 (+https://bot.example/fresh)"
 URLS = ["http://a.example/", *(f"http://a.example/{n}" for n in range(4))]
@@ -41,6 +41,18 @@ def test_agent_name_does_not_match_inside_a_word(name: str) -> None:
     text = f"User-agent: {name}\nDisallow: /\n"
     assert for_agent(text, AGENT) == ""
     assert Protego.parse(text).can_fetch(URLS[0], AGENT)
+
+
+def test_sitemaps_of_any_agent_are_read() -> None:
+    text = (
+        "Sitemap: https://a.example/s.xml # all\nUser-agent: other\nDisallow: /\n"
+        "SITEMAP : /more.xml\nsitemap: https://a.example/s.xml\nSitemap:\nSitemap: ftp://a/b\n"
+        f"Sitemap: https://a.example/{'x' * 3000}\n"
+    )
+    named = ("https://a.example/s.xml", "https://a.example/more.xml")
+    assert sitemaps_of(text, "https://a.example/robots.txt") == named
+    many = "".join(f"Sitemap: /{n}\n" for n in range(1000))
+    assert len(sitemaps_of(many, "https://a.example/robots.txt")) == MAX_SITEMAPS
 
 
 def test_many_names_and_rules_are_not_multiplied() -> None:

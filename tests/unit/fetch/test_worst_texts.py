@@ -23,9 +23,10 @@ from crawler.dedup.sketch import scheme_of
 from crawler.errors import ConfigError
 from crawler.extract import plain_text
 from crawler.extract.fields import FieldType, squeeze, typed
-from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
+from crawler.extract.links import listed_links, wanted_links
 from crawler.extract.main_text import load, main_text
 from crawler.extract.page_values import page_values
+from crawler.extract.sitemaps import listing_of
 from crawler.feeds.discovery import candidates
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import read_list
@@ -137,8 +138,8 @@ def parse_feed_lists(text: str) -> None:
 
 def parse_sitemaps(text: str) -> None:
     body = f"<urlset><url><loc>{SITE}item/1</loc>{text}".encode("utf-8", "surrogatepass")
-    if sitemap := sitemap_of(body, 1 << 24):
-        sitemap_links(sitemap, SITE, wrapper(), 200, LinkCounts())
+    if sitemap := listing_of(body, 1 << 24):
+        listed_links(sitemap, SITE, wrapper(), 200, LinkCounts())
 
 
 def compute_diffs(text: str) -> None:

@@ -195,7 +195,7 @@ def test_long_values_and_texts_are_truncated() -> None:
 
 
 def test_lone_surrogates_are_replaced() -> None:
-    assert message_of("m1", [event(title="a\ud800b")]).title == "shop: changed: a?b"
+    assert message_of("m1", [event(title="a\ud800b")]).title == "shop: changed: a\ufffdb"
 
 
 @pytest.mark.parametrize("name", ["", "a\r\nb", "a.b", "ä", "x" * 129])

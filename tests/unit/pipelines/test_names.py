@@ -44,7 +44,7 @@ def filled(**seen: Any) -> Fetched:
 
 def test_names_become_strings() -> None:
     page = filled(content={1: 2, None: 3, "a\0b": 4, "\ud800": 5})
-    assert page.content == {"1": 2, "None": 3, "ab": 4, "?": 5}
+    assert page.content == {"1": 2, "None": 3, "ab": 4, "\ufffd": 5}
 
 
 def test_hash_uses_original_names() -> None:
@@ -80,4 +80,4 @@ def test_content_nested_too_deeply_is_an_error() -> None:
 
 def test_invalid_characters_in_reason_are_replaced() -> None:
     page = filled(outcome="error", reason="KeyError: a\0\ud800")
-    assert page.reason == "KeyError: a?"
+    assert page.reason == "KeyError: a\ufffd"

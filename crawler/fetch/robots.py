@@ -122,7 +122,7 @@ def sitemaps_of(text: str, url: str) -> tuple[str, ...]:
     bare = (line.partition("#")[0].strip() for line in text.splitlines())
     pairs = (pair for line in bare if line and (pair := _extract_directive(line)))
     named = (value for field, value in pairs if field in _SITEMAP_DIRECTIVE)
-    urls = (joined(url, value) for value in named if len(value) <= MAX_URL_CHARACTERS)
+    urls = (joined(url, value) for value in named if 0 < len(value) <= MAX_URL_CHARACTERS)
     return tuple(islice(dict.fromkeys(filter(is_http, urls)), MAX_SITEMAPS))
 
 

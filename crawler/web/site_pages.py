@@ -100,7 +100,7 @@ class SitePages:
         self.config = config
         self._fetch = fetch
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
-        self._sitemaps: OrderedDict[str, list[str]] = OrderedDict()
+        self._sitemaps: OrderedDict[tuple[str, int], list[str]] = OrderedDict()
         self._values: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = Sandbox(READ_SECONDS, READ_MB)
         self._fetch_slot = asyncio.Semaphore(1)

@@ -186,5 +186,5 @@ def test_example_fields_have_types() -> None:
 def test_fetching_single_pages_needs_no_redis() -> None:
     settings = Settings({"FRESHET_REDIS_URL": "redis://127.0.0.1:1/0"})
     assert "redis" in Crawler(Books, settings).settings["SCHEDULER"]
-    for spider in (check_spider(Books, [], []), robots_spider(Books, [], 1.0, [])):
+    for spider in (check_spider(Books, [], [], []), robots_spider(Books, [], 1.0, [])):
         assert Crawler(spider, settings).settings["SCHEDULER"] == Settings()["SCHEDULER"]

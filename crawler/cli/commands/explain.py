@@ -129,7 +129,7 @@ def _lines(explanation: Explanation) -> dict[str, str]:
         freshness = f"freshness {expected['freshness']:.3f}, age {age}"
         lines["expected"] = freshness if expected["rate"]["known"] else NOT_KNOWN
     if explanation["not_compared"]:
-        lines["near-duplicates"] = f"not compared: {explanation['not_compared']}"
+        lines["compared"] = f"no, because {explanation['not_compared']}"
     visits, next_visit = explanation["visits"], explanation["next_visit"]
     if missed := visits["missed"]:
         lines["visits"] = f"{visits['made']:,} made, {missed:,} planned visits missed"

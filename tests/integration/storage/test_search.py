@@ -390,7 +390,7 @@ def test_spider_without_posts_is_an_error(freshet: Freshet, prepared: Db) -> Non
     put(prepared, "post", "The moon")
     found = run(freshet, "search", "moon", "--spider", "\udcff", "--json")
     assert (found.code, found.complaint) == (
-        1, "scrapy search: no posts of '?'. Spiders with posts: shop"
+        1, "scrapy search: no posts of '\ufffd'. Spiders with posts: shop"
     )  # fmt: skip
 
 

@@ -117,17 +117,49 @@ def first_problem(
     keys:   valid keys, of which the most similar one is suggested for an unknown key
     tables: valid keys in the tables below a key, such as `fields`
     """
+    return next(iter(problems(error, keys, tables)))
+
+
+MAX_PROBLEMS = 5
+# Longer lists of valid keys do not help.
+MAX_LISTED_KEYS = 12
+
+
+def problems(
+    error: ValidationError,
+    keys: Iterable[str] = (),
+    tables: Mapping[str, Iterable[str]] | None = None,
+) -> list[tuple[str, str]]:
+    """Return the dotted keys and the causes of pydantic's errors; see `first_problem`."""
     details = error.errors(include_url=False)
     detail = details[0]
     if detail["type"] == "missing":
         unknown = (d for d in details if d["type"] == "extra_forbidden" and len(d["loc"]) == 1)
         detail = next(unknown, detail)
+    # A list whose only entry is invalid is also too short for pydantic.
+    wrong = {each["loc"][:1] for each in details if each["type"] != "too_short"}
+    others = (d for d in details if d["type"] != "too_short" or d["loc"][:1] not in wrong)
+    ordered = [detail, *(each for each in others if each is not detail)]
+    found = dict(_problem(each, keys, tables) for each in ordered)
+    meant = " ".join(found.values())
+    return [
+        (key, cause)
+        for key, cause in found.items()
+        # A misspelled key is one problem, not two.
+        if not (cause == CAUSES["missing"] and f"Did you mean {key}?" in meant)
+    ]
+
+
+def _problem(
+    detail: Any, keys: Iterable[str], tables: Mapping[str, Iterable[str]] | None
+) -> tuple[str, str]:
     key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
     cause = cause_of(detail)
     if detail["type"] == "extra_forbidden":
         first, *inner = detail["loc"]
-        valid = (tables or {}).get(str(first), ()) if inner else keys
-        cause += suggestion(str(detail["loc"][-1]), valid)
+        valid = [*((tables or {}).get(str(first), ()) if inner else keys)]
+        name, is_short = str(detail["loc"][-1]), 0 < len(valid) <= MAX_LISTED_KEYS
+        cause += suggestion_or_all(name, valid) if is_short else suggestion(name, valid)
     return key, cause
 
 

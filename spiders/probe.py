@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from scrapy import Request, signals
 from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.http import Response, TextResponse
 from scrapy.robotstxt import RobotParser
-from scrapy.settings import BaseSettings
+from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -400,6 +401,86 @@ async def fetch_pages(
     return [by_url.get(url) or _failed(url, "no response in time") for url in urls]
 
 
+class WatchRequest(TypedDict):
+    """Pages to visit once, each with its own definition."""
+
+    definitions: list[dict[str, Any]]
+    """Keys of a site definition with one start URL, which is an item."""
+    settings: dict[str, Any]
+    """Scrapy settings, in addition to those of the project."""
+
+
+class WatchCheck(TypedDict):
+    """What a visit of a page would find."""
+
+    problem: str | None
+    """Why the visit would fail, or which fields are empty; null without a problem."""
+    is_markup: bool
+    """Whether the response is HTML or XML."""
+
+
+def check_watches(definitions: Sequence[dict[str, Any]], config: Config) -> list[WatchCheck | None]:
+    """Visit the pages of definitions in a subprocess; return the results in their order.
+
+    None: the page was not visited in time. Blocks.
+    """
+    order: WatchRequest = {
+        "definitions": list(definitions),
+        "settings": {
+            "FRESHET_PRIVATE_HOSTS": ",".join(config.private_hosts),
+            "FRESHET_PRIVATE_ADDRESSES": config.private_addresses,
+        },
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", MODULE], input=json.dumps(order), capture_output=True,
+            text=True, cwd=PROJECT, timeout=KILL_SECONDS, check=False,
+        )  # fmt: skip
+        checks: list[WatchCheck | None] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        checks = []
+    return [*checks, *[None] * (len(definitions) - len(checks))]
+
+
+def watch_spider(
+    wrapper: Wrapper, place: int, checks: list[WatchCheck | None]
+) -> type[WrapperSpider]:
+    """Return a spider class that visits the start URL of a definition and stores the result."""
+
+    class WatchSpider(InspectingSpider):
+        """Visits one page without a run and without storage."""
+
+        name = wrapper.name
+
+        @classmethod
+        def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+            """Return the given definition."""
+            return wrapper
+
+        async def start(self) -> AsyncIterator[Request]:
+            """Yield the request."""
+            yield self.request(Target(wrapper.name, wrapper.starts[0], Kind.ITEM))
+
+        async def parse_target(self, response: Response) -> AsyncIterator[Any]:
+            """Store what the definition extracts."""
+            is_markup = isinstance(response, TextResponse) and response.selector.type != "json"
+            async for fetched in as_async_generator(super().parse_target(response)):
+                empty = ", ".join(fetched.empty_fields or ())
+                problem = f"nothing found for {empty}" if empty and wrapper.fields else None
+                if fetched.outcome:
+                    problem = f"{fetched.outcome}: {fetched.reason or fetched.status}"
+                checks[place] = {"problem": problem, "is_markup": is_markup}
+            return
+            yield
+
+        def parse_failure(self, failure: Any) -> Iterator[Any]:
+            """Store why the page could not be fetched."""
+            checks[place] = {"problem": failure_text(failure), "is_markup": False}
+            yield from ()
+
+    return WatchSpider
+
+
 def spider_names() -> frozenset[str]:
     """Return the names of the project's spider classes."""
     return frozenset(get_spider_loader(get_project_settings()).list())
@@ -467,8 +548,8 @@ def _failed(url: str, problem: str) -> FetchedText:
 
 
 def main() -> None:
-    """Fetch the pages of the FetchRequest on stdin; write the results to stdout."""
-    order: FetchRequest = json.load(sys.stdin)
+    """Serve the FetchRequest or WatchRequest on stdin; write the results to stdout."""
+    order: Any = json.load(sys.stdin)
     # Libraries may print to stdout; only the result belongs there.
     out = os.dup(1)
     os.dup2(2, 1)
@@ -477,6 +558,13 @@ def main() -> None:
         order["settings"] | {"LOG_ENABLED": False, "CLOSESPIDER_TIMEOUT": MAX_SECONDS},
         priority="cmdline",
     )
+    serve = _visit_watches if "definitions" in order else _fetch_texts
+    answers = serve(order, settings)
+    with os.fdopen(out, "w", encoding="utf-8") as result:
+        json.dump(answers, result)
+
+
+def _fetch_texts(order: FetchRequest, settings: Settings) -> list[FetchedText]:
     pages: list[FetchedText] = []
     try:
         wrapper = Wrapper.of(order["definition"], "definition")
@@ -485,8 +573,19 @@ def main() -> None:
         process.start()
     except FreshetError as error:
         pages = [_failed(url, str(error)) for url in order["urls"]]
-    with os.fdopen(out, "w", encoding="utf-8") as result:
-        json.dump(pages, result)
+    return pages
+
+
+def _visit_watches(order: WatchRequest, settings: Settings) -> list[WatchCheck | None]:
+    checks: list[WatchCheck | None] = [None] * len(order["definitions"])
+    process = AsyncCrawlerProcess(settings)
+    for place, values in enumerate(order["definitions"]):
+        try:
+            process.crawl(watch_spider(Wrapper.of(values, "watch"), place, checks))
+        except FreshetError as error:
+            checks[place] = {"problem": str(error), "is_markup": False}
+    process.start()
+    return checks
 
 
 if __name__ == "__main__":

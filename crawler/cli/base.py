@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -47,6 +48,8 @@ T = TypeVar("T")
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 # In a narrower terminal, the figures of a table would leave no space for names and reasons.
 MIN_FIGURES_COLUMNS = 72
+# The beginning of a value that is not an option, such as `-5/day`.
+NEGATIVE_VALUE = re.compile(r"-\d")
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
@@ -68,6 +71,11 @@ class Help(ScrapyHelpFormatter):
 
 class HelpWithLines(argparse.RawDescriptionHelpFormatter, Help):
     """Help formatter that also prints the examples at the end without rewrapping them."""
+
+
+def take_negative_values(parser: argparse.ArgumentParser) -> None:
+    """Take words such as `-5/day` as values of options, whose types explain what is wrong."""
+    parser._negative_number_matcher = NEGATIVE_VALUE
 
 
 class FreshetCommand(ScrapyCommand):
@@ -106,6 +114,7 @@ class FreshetCommand(ScrapyCommand):
         parser.formatter_class = Help
         parser.epilog = f"Example: {self.example}"
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        take_negative_values(parser)
         self.options = parser._option_string_actions
 
     @property
@@ -242,6 +251,7 @@ class ActionsCommand(FreshetCommand):
             prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False
         )
         self.actions[action].add_options(parser)
+        take_negative_values(parser)
         return parser
 
 

@@ -101,14 +101,14 @@ def pages(text: str) -> int:
 def time_or_age(text: str) -> datetime | timedelta:
     """Parse a time (UTC unless it has an offset) or an age such as `7d`, for argparse."""
     try:
-        return timedelta(hours=units.hours(text))
+        return timedelta(seconds=units.seconds(text))
     except (ValueError, OverflowError):
         pass
     try:
         at = datetime.fromisoformat(text.strip())
         return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{text!r} is not a time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
+        message = f"{text!r} is not a time such as 2026-01-31, 2026-01-31T08:00Z, 7d or 30s"
         raise ArgumentTypeError(message) from None
 
 

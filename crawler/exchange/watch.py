@@ -62,6 +62,7 @@ class Watch:
     ignore:  selectors of elements that are left out, each with its key in the other program
     every:   interval in seconds; None: not set
     refusal: why the watch cannot be imported; None: it can
+    problem: why a visit of the page finds nothing; None: it finds something, or is unknown
     """
 
     where: str
@@ -78,6 +79,7 @@ class Watch:
     ignore: list[tuple[str, str]] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     refusal: str | None = None
+    problem: str | None = None
 
     def lose(self, key: str, reason: str) -> None:
         """Record a setting that is not carried over."""

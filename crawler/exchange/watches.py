@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +38,8 @@ SITE, CELLS = "site", "cells"
 HOUR_SECONDS = 3600
 MAX_INTERVAL_HOURS, MIN_CELL_SECONDS = 672, 1
 MAX_START_URLS, MAX_NAME_CHARACTERS, MAX_TITLE_CHARACTERS = 1000, 50, 200
+# Watches whose pages are visited during an import.
+MAX_CHECKED = 200
 # The whole page, for a cell of a watch without a selector.
 WHOLE_PAGE = {"css": "body"}
 
@@ -132,6 +135,34 @@ def plan(file: WatchFile, config: Config, existing: Mapping[str, str]) -> Plan:
             result.definitions.append(planned)
             result.places.update(dict.fromkeys(part, planned.name))
     return result
+
+
+def definitions_to_check(file: WatchFile, config: Config) -> dict[int, dict[str, Any]]:
+    """Return a definition with which the page of each watch can be visited once, by its index.
+
+    Watches that cannot be imported, feeds, and all after the first MAX_CHECKED are left out.
+    """
+    copy = deepcopy(file)
+    made = plan(copy, config, {})
+    pages: dict[int, dict[str, Any]] = {}
+    for index, place in sorted(made.places.items()):
+        watch = copy.watches[index]
+        if place != FEEDS and len(pages) < MAX_CHECKED:
+            watch.every = None
+            pages[index] = _definition([(index, watch)]).values
+    return pages
+
+
+def note_check(watch: Watch, problem: str | None, *, is_markup: bool) -> None:
+    """Take over what a visit of a watch's page found.
+
+    Other programs read JSON in scripts of an HTML page with `json:`; Freshet reads it as offers.
+    """
+    if is_markup and any("jmespath" in each for each in watch.fields.values()):
+        watch.fields, watch.needs_page = {}, True
+        watch.lose("json", "the page is HTML: its offers and main text are read instead")
+    else:
+        watch.problem = problem
 
 
 def existing_files(folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic import Field as Key
 
 from crawler.config import Config, Hours, Seconds
-from crawler.errors import CAUSES, WrapperError, first_problem
+from crawler.errors import CAUSES, MAX_PROBLEMS, WrapperError, problems
 from crawler.extract.cells import Cell, Cells, Source, Sources
 from crawler.extract.fields import Field, FieldType
 from crawler.extract.keys import (
@@ -333,7 +333,7 @@ class Wrapper(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Self:
-        """Build a site definition from its keys. Raises WrapperError with `source`, key and cause.
+        """Build a site definition from its keys. Raises WrapperError with keys and causes.
 
         source: file or place of the definition, for errors
         """
@@ -346,13 +346,15 @@ class Wrapper(BaseModel):
                 "databases": Source.model_fields,
                 "notify": Rule.model_fields,
             }
-            key, cause = first_problem(error, cls.model_fields, tables)
-            if cause == CAUSES["missing"]:
-                cause += _place_below_table(key, values)
-            # A single pattern or URL was not written as a list.
-            first = key.removesuffix(".0")
-            key = first if isinstance(values.get(first), str) else key
-            raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
+            texts = []
+            for key, cause in problems(error, cls.model_fields, tables):
+                hint = _place_below_table(key, values) if cause == CAUSES["missing"] else ""
+                # A single pattern or URL was not written as a list.
+                first = key.removesuffix(".0")
+                shown = first if isinstance(values.get(first), str) else key
+                texts.append(f"{shown + ': ' if shown else ''}{cause}{hint}")
+            more = f"; and {count} more" if (count := len(texts) - MAX_PROBLEMS) > 0 else ""
+            raise WrapperError(f"{source}: {'; '.join(texts[:MAX_PROBLEMS])}{more}") from None
 
     @property
     def definition(self) -> Definition | None:

@@ -238,7 +238,6 @@ def _report(run: QuietRun, settings: Settings) -> None:
     guard_logs()
     configure_logging(settings)
     log_scrapy_info(settings)
-    show(quiet_sentence(run.spider, run.remaining, run.finished), settings)
     counts = figures({}, run.remaining.targets)
     stats = {f"freshet/{name}": value for name, value in counts.items()} | {
         "start_time": run.started,
@@ -247,3 +246,5 @@ def _report(run: QuietRun, settings: Settings) -> None:
         "finish_reason": "finished",
     }
     logging.getLogger("scrapy.statscollectors").info("Dumping Scrapy stats:\n%s", pformat(stats))
+    # The last line, where people look first.
+    show(quiet_sentence(run.spider, run.remaining, run.finished), settings)

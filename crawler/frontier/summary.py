@@ -36,46 +36,54 @@ POSTS = ("posts", "edited posts", "missed posts")
 
 
 class Summary:
-    """Prints the summary on a terminal, logs it elsewhere, and puts it into Scrapy's stats."""
+    """Prints the summary on a terminal, logs it elsewhere, and puts it into Scrapy's stats.
+
+    It is the last line of a run: Scrapy's stats would bury it.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         from crawler.frontier.session import Session
 
         self.crawler = crawler
         self.session = Session.of(crawler)
+        self._line, self._level = "", logging.INFO
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Create the extension."""
         summary = cls(crawler)
-        crawler.signals.connect(summary.show, signals.spider_closed)
+        crawler.signals.connect(summary.sum_up, signals.spider_closed)
+        crawler.signals.connect(summary.show, signals.engine_stopped)
         return summary
 
-    async def show(self, spider: Spider) -> None:
-        """Print the summary after the session has ended; print nothing if the run failed."""
+    def show(self) -> None:
+        """Print the summary; print nothing if the run failed."""
+        if self._line:
+            show(self._line, self.crawler.settings, self._level)
+
+    async def sum_up(self, spider: Spider) -> None:
+        """Put the figures into the stats after the session has ended."""
         await self.session.ended.wait()
         if self.session.error is not None:
             return
         counts = figures(self.session.counts, self.session.targets_at_end)
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
-        level = logging.INFO
         if self.session.sums_up:
-            line = sentence(self.session, counts)
+            self._line = sentence(self.session, counts)
             end = self.session.end_state
             if not counts["visits"] and end is not None and end.paused_hosts:
                 # Cron's log has only warnings. Without this one, a site that refuses all requests
                 # would look like a site with nothing due.
-                level = logging.WARNING
+                self._level = logging.WARNING
         else:
             # In a shared run, the last worker to end prints the summary of all workers.
             others, own = self.session.others, self.session.counts["visits"]
-            line = (
+            self._line = (
                 f"{self.session.spider}: {own:.0f} visited by this worker, "
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
-        show(line, self.crawler.settings, level)
 
 
 def show(line: str, settings: BaseSettings, level: int = logging.INFO) -> None:

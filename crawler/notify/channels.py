@@ -301,7 +301,8 @@ def valid_channels(
         try:
             channels[name] = Channel.model_validate(table)
         except ValidationError as error:
-            key, cause = first_problem(error)
+            tables = {"smtp": [each.alias or key for key, each in Smtp.model_fields.items()]}
+            key, cause = first_problem(error, Channel.model_fields, tables)
             place = f"{key}: " if key else ""
             problems[name] = f"{source}: channel {name!r}: {place}{cause}"
     return channels, problems

@@ -102,6 +102,8 @@ class Examination:
     deep: bool = False
     repair: bool = False
     findings: list[Finding] = field(default_factory=list)
+    # Sites that were crawled before; None: unknown.
+    crawled: frozenset[str] | None = None
 
     def run(self) -> list[Finding]:
         """Run the checks; return all findings."""
@@ -124,8 +126,14 @@ class Examination:
         self.findings += definitions
         if config is not None and not self.quick:
             self.say("fetching robots.txt")
-            self.findings += check_robots(self.settings, sites)
+            self.findings += check_robots(self.settings, self._of_interest(sites))
         return self.findings
+
+    def _of_interest(self, sites: Sequence[Site]) -> list[Site]:
+        """Return the sites that the user named or has crawled: the project comes with examples."""
+        if self.spiders or self.crawled is None:
+            return [*sites]
+        return [site for site in sites if site.wrapper.name in self.crawled]
 
     def _config(self) -> Config | None:
         try:
@@ -166,6 +174,7 @@ class Examination:
                 self.findings += await check_mongodb(db, config)
                 names = [site.wrapper.name for site in sites]
                 self.findings += await check_runs(db, names, started)
+                self.crawled = frozenset(await runs.spiders(db))
                 self.findings += await check_versions(db, names, config)
                 self.findings += await check_retention(db, config, started)
                 self.findings += await check_items(db, sites, config)

@@ -7,6 +7,7 @@ leaves behind (socket, pid file).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -282,6 +283,10 @@ class EmbeddedServer:
         return True
 
     def _launch(self) -> None:
+        # Before mongod is searched: another user may not see the one of this project either.
+        for path in _entries(self.folder / "db"):
+            if not os.access(path, os.R_OK | os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         free_bytes = shutil.disk_usage(self.folder).free
         if shortage := low_disk_message(f"data folder {self.folder}", free_bytes, self.min_free_mb):
             raise ServerError(shortage)

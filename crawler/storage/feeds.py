@@ -27,11 +27,10 @@ from crawler.items import (
     Target,
     Visit,
 )
-from crawler.storage import leases, recovery
+from crawler.storage import leases, outbox, recovery
 from crawler.storage.client import (
     Database,
     Document,
-    delete_or_count,
     in_batches,
     insert_new,
     write_all,
@@ -280,7 +279,7 @@ async def remove(
         for collection, query in await _queries_to_remove(db, spider, url):
             if delete and collection == "posts":
                 await release_posts(db, registry, query, now)
-            counts[collection] += await delete_or_count(db[collection], query, delete=delete)
+            counts[collection] += await outbox.remove_from(db, collection, query, delete=delete)
         if delete:
             await boilerplate.forget(db, spider, url)
             await db.reading.delete_many({"feed": f"{spider} {url}"})

@@ -32,7 +32,7 @@ from typing import cast
 from pymongo import ASCENDING, DESCENDING, UpdateMany, UpdateOne
 from typing_extensions import TypedDict
 
-from crawler.storage.client import Database, Document, in_async_batches, write_all
+from crawler.storage.client import Database, Document, delete_or_count, in_async_batches, write_all
 from crawler.storage.paging import Key, read_page
 
 # Prefix of the names of the leases on channels.
@@ -538,7 +538,8 @@ async def messages(
     db: Database, channel: str, state: State, limit: int, after: Key | None = None
 ) -> tuple[list[OutboxMessage], Key | None]:
     """Return messages of a channel, the newest events first, and the key of the next page."""
-    query: Document = _in_state(channel, state)
+    # Messages of deleted pages have no names.
+    query: Document = _in_state(channel, state) | {"spider": {"$ne": ""}}
     found = await read_page(db.outbox, query, NEWEST_FIRST, limit, after, {"data": 0})
     return list(map(_shown, found.rows)), found.last
 
@@ -559,6 +560,23 @@ def _shown(row: Document) -> OutboxMessage:
         "attempts": row["attempts"],
         "reason": row.get("reason", ""),
     }
+
+
+async def remove_from(db: Database, collection: str, query: Document, *, delete: bool) -> int:
+    """Delete the documents of deleted pages in a collection; return their number.
+
+    Delivered messages are not counted, and stay without the names of site, page and rule: their
+    times limit the rate of a channel, and show that it works.
+
+    delete: False to only count
+    """
+    if collection != "outbox":
+        return await delete_or_count(db[collection], query, delete=delete)
+    delivered = str(State.DELIVERED)
+    if delete:
+        unnamed = {"spider": "", "target": "", "rule": ""}
+        await db.outbox.update_many(query | {"state": delivered}, {"$set": unnamed})
+    return await delete_or_count(db.outbox, query | {"state": {"$ne": delivered}}, delete=delete)
 
 
 async def drop_old(db: Database, now: datetime) -> int:

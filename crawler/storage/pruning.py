@@ -320,7 +320,7 @@ async def forget_url(
         "$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}],
     }
     of_pages = {
-        name: await delete_or_count(db[name], query, delete=delete)
+        name: await outbox.remove_from(db, name, query, delete=delete)
         for name, query in queries.items()
     }
     for spider in {row["spider"] for row in rows} if delete else ():
@@ -345,7 +345,7 @@ async def forget_spider(
     if delete:
         await release_posts(db, registry, queries["posts"], now)
     counts = {
-        name: await delete_or_count(db[name], query, delete=delete)
+        name: await outbox.remove_from(db, name, query, delete=delete)
         for name, query in queries.items()
     }
     if delete:

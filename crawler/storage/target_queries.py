@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pymongo import ASCENDING, DESCENDING
@@ -18,14 +18,17 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from crawler.storage import alarms, runs, targets
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.paging import Order
 from crawler.storage.targets import BATCH, DEAD_LINK, MUTED
 from crawler.utils.time import HOUR_MILLISECONDS, NEVER
-from crawler.utils.urls import HOST_FIRST, bare, canonical, host_of, is_http, variants
+from crawler.utils.urls import HOST_FIRST, bare, canonical, host_of, is_http, target_id, variants
+
+if TYPE_CHECKING:
+    # Slow: imports numpy.
+    from crawler.extract.site_definition import Wrapper
 
 TARGETS = ("targets",)
 # Limit for counts.
@@ -49,6 +52,8 @@ MAX_FOUND = 50
 class TargetState(TypedDict):
     """A target, and the result of its last visit."""
 
+    id: str
+    """Id in URLs of the web app and of its API, such as `/api/v1/targets/ID`."""
     spider: str
     """Name of the spider."""
     url: str
@@ -126,6 +131,7 @@ def state_of(target: Document) -> TargetState:
     """Return the state of a stored target."""
     last = target.get("last_visit") or {}
     return {
+        "id": target_id(target["_id"]),
         "spider": target["spider"],
         "url": target["url"],
         "kind": target["kind"],

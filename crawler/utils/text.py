@@ -144,7 +144,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 VOWELS = frozenset("aeiou")
 # What a document of a collection is, if the name of the collection does not say it.
 COLLECTIONS = {
-    "days": "daily aggregate", "dead_letters": "dead letter", "outbox": "waiting notification",
+    "days": "daily aggregate", "dead_letters": "dead letter", "outbox": "undelivered notification",
     "pushes": "push subscription", "sites": "site definition",
 }  # fmt: skip
 

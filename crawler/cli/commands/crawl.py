@@ -121,6 +121,8 @@ class Command(crawl.Command):
         assert self.settings is not None
         if sys.stderr.isatty() and self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
+        if self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
+            self.settings.set("LOG_VERSIONS", [], priority="default")
         from crawler.frontier.quiet import end_quietly
 
         try:

@@ -49,6 +49,8 @@ class ImportedWatch(TypedDict):
     """Settings that are not carried over."""
     refused: str | None
     """Reason why the watch was not imported."""
+    problem: str | None
+    """Why a visit of the page found nothing; null if it found something, or was not made."""
 
 
 class ImportedSite(TypedDict):
@@ -100,6 +102,10 @@ class Command(FreshetCommand):
             "them in the database)",
         )  # fmt: skip
         parser.add_argument(
+            "--no-check", action="store_true",
+            help="do not visit the pages once to check what the definitions find",
+        )  # fmt: skip
+        parser.add_argument(
             "--dry-run", action="store_true", help="print what would be imported, store nothing"
         )
 
@@ -110,6 +116,9 @@ class Command(FreshetCommand):
 
         with working(self.config.progress, "reading the watches"):
             file = read_watches(Path(args[0]))
+        if not (opts.dry_run or opts.no_check):
+            with working(self.config.progress, "visiting the pages once"):
+                self._check(file)
         plan = asyncio.run(self._import(file, opts))
         if opts.json:
             out = None if opts.dry_run or opts.out is None else Path(opts.out)
@@ -133,6 +142,18 @@ class Command(FreshetCommand):
         else:
             _print(file, plan, opts)
         self.exitcode = 0 if plan.places else 1
+
+    def _check(self, file: WatchFile) -> None:
+        """Visit the page of each watch once, and note what does not work."""
+        from crawler.exchange.watches import definitions_to_check, note_check
+        from spiders.probe import check_watches
+
+        pages = definitions_to_check(file, self.config)
+        if not pages:
+            return
+        for index, check in zip(pages, check_watches([*pages.values()], self.config), strict=True):
+            if check is not None:
+                note_check(file.watches[index], check["problem"], is_markup=check["is_markup"])
 
     async def _import(self, file: WatchFile, opts: argparse.Namespace) -> Plan:
         """Plan the import, and unless it is a dry run, store or write the result."""
@@ -165,6 +186,7 @@ def _rows(file: WatchFile, plan: Plan) -> list[ImportedWatch]:
             "site": plan.places.get(n),
             "lost": [{"key": lost.key, "reason": lost.reason} for lost in watch.lost],
             "refused": watch.refusal,
+            "problem": watch.problem,
         }
         for n, watch in enumerate(file.watches)
     ]
@@ -180,6 +202,8 @@ def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:
             print_line(f"-     {what}: not imported: {row['refused']}")
             continue
         print_line(f"{row['becomes']:4}  {row['site'] or '':{width}}  {row['url']}")
+        if row["problem"]:
+            print_line(f"      the first visit found nothing: {row['problem']}")
         for lost in row["lost"]:
             print_line(f"      not carried over: {lost['key']}: {lost['reason']}")
     for problem in file.problems:

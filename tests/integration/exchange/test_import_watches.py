@@ -373,17 +373,52 @@ def test_variables_in_a_file_from_outside_stay_text(
                   "headers": {"User-Agent": "bot ${SHOP_KEY} $${SHOP_KEY}", "Accept": "${HOME}"}},
         }  # fmt: skip
         file = written(tmp_path / "url-watches.json", {"watching": watches})
-        report = in_json(freshet, "import", file, SHOP_KEY="s3cret-k3y")
+        env = {"SHOP_KEY": "s3cret-k3y", "FRESHET_PRIVATE_ADDRESSES": 1}
+        report = in_json(freshet, "import", file, **env)
         assert [lost["key"] for lost in report["watches"][0]["lost"]] == [
             "headers.User-Agent", "headers.Accept",
         ]  # fmt: skip
         (made,) = report["sites"]
-        env = {"SHOP_KEY": "s3cret-k3y", "FRESHET_PRIVATE_ADDRESSES": 1}
         assert freshet("crawl", made["name"], **env).code == 0
-        (headers,) = [headers for path, headers in site.asked if path.startswith("/a")]
-        assert headers["user-agent"] == "bot ${SHOP_KEY} $${SHOP_KEY}"
-        assert headers["accept"] == "${HOME}"
+        both = [headers for path, headers in site.asked if path == "/a"]
+        assert len(both) == 2, "visited by the import and by the crawl"
+        assert {each["user-agent"] for each in both} == {"bot ${SHOP_KEY} $${SHOP_KEY}"}
+        assert {each["accept"] for each in both} == {"${HOME}"}
         assert "s3cret" not in str(site.asked)
+
+
+def test_each_page_is_visited_once_to_check_its_watch(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    offer = '{"@type": "Offer", "price": 49.9, "priceCurrency": "EUR"}'
+    data = f'{{"@context": "https://schema.org", "@type": "Product", "offers": {offer}}}'
+    html = f"<h1>Tea</h1><p id=x>A tea.</p><script type='application/ld+json'>{data}</script>"
+    with Recorder() as site:
+        site.answers |= dict.fromkeys(("/a", "/b", "/c"), html)
+        site.answers["/api"] = '{"offers": {"price": 5}}'
+        site.extra["/api"] = {"Content-Type": "application/json"}
+        price = "json:$.offers.price"
+        filters = {"/a": price, "/b": "#x", "/c": "#y", "/api": price}
+        watches: dict[str, Any] = {
+            path: {"url": site.url + path, "include_filters": [text]}
+            for path, text in filters.items()
+        }
+        watches["gone"] = {"url": f"{site.url}/gone"}
+        file = written(tmp_path / "url-watches.json", {"watching": watches})
+        env = {"FRESHET_PRIVATE_ADDRESSES": 1}
+        report = in_json(freshet, "import", file, "--no-check", "--dry-run", **env)
+        assert not site.asked
+        report = in_json(freshet, "import", file, "--out", tmp_path / "out", **env)
+        assert [path for path, _ in site.asked if path != "/robots.txt"].count("/b") == 1
+    a, b, c, api, gone = report["watches"]
+    assert [lost["key"] for lost in a["lost"]] == ["json"]
+    assert a["problem"] is b["problem"] is api["problem"] is None
+    assert c["problem"] == "error: none of the fields found: value"
+    assert gone["problem"] == "gone: 404"
+    made = {name: tomllib.loads((tmp_path / "out" / f"{name}.toml").read_text())
+            for name in {row["site"] for row in (a, api)}}  # fmt: skip
+    assert "fields" not in made[a["site"]]
+    assert made[api["site"]]["fields"] == {"value": {"jmespath": "offers.price"}}
 
 
 def test_variables_in_the_proxy_of_a_job_stay_text(tmp_path: Path) -> None:

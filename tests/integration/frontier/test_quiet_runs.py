@@ -70,6 +70,11 @@ def test_quiet_run_stores_the_same_as_complete_run(
     stats = [re.findall(r"'freshet/\w+': \d+", run.err) for run in (complete, quiet)]
     assert stats[0] == stats[1]
     assert "'finish_reason': 'finished'" in quiet.err
+    for run in (complete, quiet):
+        lines = run.err.splitlines()
+        assert "shop: nothing visited: " in lines[-1], "the summary is not the last line"
+        assert len(lines) < 90
+        assert "Overridden settings" not in run.err
 
 
 def test_quiet_run_obeys_log_settings(freshet: Freshet, shop: Path) -> None:

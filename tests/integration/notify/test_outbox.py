@@ -19,7 +19,8 @@ from crawler.storage import change_events, notification_rules, outbox
 from crawler.storage.client import Database, Document, MongoRetry, opened
 from crawler.storage.leases import Lease
 from crawler.storage.outbox import Bundle, Grouping
-from tests.integration.harness import Db
+from tests.integration.harness import Db, Freshet
+from tests.integration.inside import run
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit
 
 LATER = NOW + timedelta(hours=1)
@@ -607,3 +608,46 @@ def test_message_is_sent_if_the_page_has_no_next_visit(stored: tuple[Db, str]) -
 
     in_database(uri, run)
     assert states(database) == ["waiting"]
+
+
+def message(number: int, spider: str, state: str) -> dict[str, Any]:
+    """Return a message about a page of a spider."""
+    began = {"delivered": "delivered_at", "dead": "dead_at", "dropped": "dropped_at"}
+    times = {began[state]: NOW} if state in began else {}
+    return {
+        "_id": f"msg_{spider}{number}{state}", "channel": "team", "rule": f"{spider}/all",
+        "event": "changed", "spider": spider, "target": f"https://{spider}.example/", "at": NOW,
+        "due": NOW, "state": state, "attempts": int(state != "waiting"),
+    } | times  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["shop", "https://shop.example/"])
+def test_forgotten_pages_leave_the_times_of_deliveries(
+    freshet: Freshet, stored: tuple[Db, str], name: str
+) -> None:
+    database, uri = stored
+    in_database(uri, no_work)
+    numbers = {"delivered": 120, "waiting": 64, "dead": 2, "unconfirmed": 1, "dropped": 1}
+    database.outbox.insert_many(
+        message(number, "shop", state) for state, n in numbers.items() for number in range(n)
+    )
+    database.outbox.insert_one(message(1, "blog", "waiting"))
+    database.targets.insert_one(
+        {"_id": "shop https://shop.example/", "spider": "shop", "url": "https://shop.example/",
+         "kind": "item", "next_visit": NOW, "first_seen": NOW}
+    )  # fmt: skip
+    assert "68 undelivered notifications" in run(freshet, "forget", name, "--dry-run").out
+    done = run(freshet, "forget", name, "--yes")
+    assert "68 undelivered notifications" in done.out, done.err
+    assert [row["spider"] for row in database.outbox.find({"state": {"$ne": "delivered"}})] == [
+        "blog"
+    ]
+    assert "shop" not in str(list(database.outbox.find({}, {"_id": 0})))
+    state = in_database(uri, lambda db: outbox.state_of(db, "team"))
+    assert (state["delivered"], state["last_delivered"]) == (120, NOW)
+    shown = in_database(uri, lambda db: outbox.messages(db, "team", outbox.State.DELIVERED, 10))
+    assert shown == ([], None)
+
+
+async def no_work(db: Database) -> None:
+    """Only open the database."""

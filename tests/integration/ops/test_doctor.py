@@ -260,6 +260,21 @@ def without_mongo_uri(tmp_path: Path) -> Iterator[Freshet]:
 
 
 @pytest.mark.soak
+def test_robots_txt_of_sites_that_were_never_crawled_is_not_fetched(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.item("item.html", "A")
+    start = [f"{pages.url}/item.html"]
+    freshet.crawl(freshet.wrapper("shop", start_urls=start, item_pages="/item"))
+    whole = freshet("doctor", "--json", **CONTACT)
+    found = [each["of"] for each in findings(whole) if each["check"] == "robots.txt"]
+    assert found == ["shop"]
+    named = freshet("doctor", "--json", "--spider", "books", **CONTACT)
+    found = [each["of"] for each in findings(named) if each["check"] == "robots.txt"]
+    assert found == ["books"]
+
+
+@pytest.mark.soak
 def test_quick_check_does_not_start_the_embedded_server(
     without_mongo_uri: Freshet, pages: Pages
 ) -> None:

@@ -95,6 +95,16 @@ def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     assert datetime.fromisoformat(at) < datetime.now(UTC) - timedelta(minutes=8)
 
 
+def test_targets_of_a_site_have_ids_for_the_api(local: Browser, database: Db) -> None:
+    put_site(database, "shop")
+    put_target(database, "shop", "http://a/1")
+    (row,) = local.get("/api/v1/sites/shop/targets").json()["targets"]
+    assert row["url"] == "http://a/1"
+    answer = local.get(f"/api/v1/targets/{row['id']}")
+    assert answer.status_code == 200
+    assert "http://a/1" in answer.text
+
+
 @pytest.mark.parametrize(
     ("zone", "minutes"), [("UTC", 0), ("Asia/Kolkata", 330), ("Asia/Kathmandu", 345)]
 )

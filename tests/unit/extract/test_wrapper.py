@@ -41,6 +41,17 @@ def test_required_keys_are_checked(key: str) -> None:
     assert error_of(keys) == f"shop.toml: {key}: is missing"
 
 
+def test_all_problems_of_a_definition_are_named_in_one_line() -> None:
+    keys = {"name": "x", "start_urls": "nonsense", "item_pages": "(", "robot": True}
+    assert error_of(keys) == (
+        "shop.toml: start_urls: 'nonsense' is not an absolute http or https URL; "
+        "item_pages: bad regular expression '(': missing ); "
+        "robot: unknown key. Did you mean robots?"
+    )
+    many = {f"key{n}": 1 for n in range(9)} | {"name": "x", "start_urls": [], "item_pages": "x"}
+    assert error_of(many).endswith("; and 5 more")
+
+
 def test_a_misspelled_key_is_named_rather_than_the_key_that_is_missing() -> None:
     keys = {"name": "shop", "start_urls": SITE, "item_page": "/item/"}
     assert error_of(keys) == "shop.toml: item_page: unknown key. Did you mean item_pages?"

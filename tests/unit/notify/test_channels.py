@@ -163,6 +163,10 @@ def test_an_error_names_file_channel_and_key(keys: dict[str, Any], key: str, cau
     [
         ({"password": "literal", "user": "me"}, "smtp.password: keep secrets in the environment"),
         ({"user": "me"}, "user and password belong together"),
+        (
+            {"tls": True},
+            "smtp.tls: unknown key. Available: host, port, security, user, password, from, to",
+        ),
         ({"password": "${MAIL_PASSWORD}", "user": "me", "security": "none"}, "sent unencrypted"),
         ({"from": "nobody"}, "smtp.from: 'nobody' is not an email address"),
         ({"from": "a@b.c\nBcc: d@e.f"}, "is not an email address"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -50,7 +50,7 @@ COMMENTS_NAME = re.compile(
     r"|commentlist|disqus-thread|respond|repl(?:y|ies)"
 )
 MIN_COMMENTED = 100
-NAME_PARTS, BLANKS = re.compile(r"[-\s]+"), re.compile(r"\s+")
+NAME_PARTS = re.compile(r"[-\s]+")
 # A part with a larger share of the prose is content, whatever its name is.
 MAX_PART_SHARE = 0.15
 # If less text is left, the names were misleading.
@@ -87,10 +87,14 @@ def article_of(
     content = blocks_outside(blocks, elements_beside(elements, blocks))
     if not has_article:
         return _article(body, titles, marked, content)
-    content = blocks_outside(content, _parts(elements, prose, _are_comments, most=None))
+    with_heading = elements_with_heading(elements)
+    comments, named = _named(elements)
+    most_comments = prose[body] - MIN_COMMENTED
+    content = blocks_outside(content, _parts(comments, prose, most_comments, with_heading))
     prose = prose_below(content)
-    named = _parts(elements, prose, _is_part, most=MAX_PART_SHARE * prose[body])
-    text = _article(body, titles, marked, blocks_outside(content, named))
+    most = max(MAX_REGION_PROSE, MAX_PART_SHARE * prose[body])
+    parts = _parts(named, prose, most, with_heading)
+    text = _article(body, titles, marked, blocks_outside(content, parts))
     if len(text) < MIN_KEPT_SHARE * prose[body]:
         text = _article(body, titles, marked, content)
     return text
@@ -198,45 +202,45 @@ def _is_lead(block: Block) -> bool:
     return is_text and SENTENCE.search(block.text) is not None
 
 
-def _parts(
-    elements: Sequence[Any],
-    prose: Counter[Any],
-    is_part: Callable[[Any], bool],
-    *,
-    most: float | None,
-) -> set[Any]:
-    """Return the elements of parts that are not the text of an article, and all below them.
-
-    most: maximum number of characters of prose in a part; None: as long as there is other prose
-    """
-    with_heading = elements_with_heading(elements)
-    limit = prose[elements[0]] - MIN_COMMENTED if most is None else max(MAX_REGION_PROSE, most)
-    parts: set[Any] = set()
+def _named(elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the elements with names of comments, and those with names of other parts."""
+    comments: list[Any] = []
+    parts: list[Any] = []
     for element in elements[1:]:
-        if element.getparent() in parts or (
-            isinstance(element.tag, str)
-            and is_part(element)
-            and prose[element] <= limit
-            and (element not in with_heading or prose[element] < MAX_REGION_PROSE)
-        ):
-            parts.add(element)
-    return parts
-
-
-def _are_comments(element: Any) -> bool:
-    names = names_of(element)
-    return bool(names) and _has_name(names, COMMENTS_NAME, BLANKS)
-
-
-def _is_part(element: Any) -> bool:
-    if element.tag in PART_TAGS:
-        return True
-    names = names_of(element)
-    return bool(names) and (_has_name(names, PART_NAME, NAME_PARTS) or has_region_name(names))
+        if element.tag in PART_TAGS:
+            parts.append(element)
+        elif names := names_of(element):
+            is_comment, is_part = _kinds(names)
+            if is_comment:
+                comments.append(element)
+            if is_part:
+                parts.append(element)
+    return comments, parts
 
 
 @lru_cache(maxsize=8192)
-def _has_name(names: str, pattern: re.Pattern[str], between: re.Pattern[str]) -> bool:
-    """Return whether a pattern matches one of the names of an element, or one of their parts."""
+def _kinds(names: str) -> tuple[bool, bool]:
+    """Return whether the names of an element are those of comments, and of another part."""
     spelled = CAPITAL.sub("-", names).replace("_", "-").lower()
-    return any(pattern.fullmatch(name) for name in between.split(spelled))
+    is_part = any(map(PART_NAME.fullmatch, NAME_PARTS.split(spelled)))
+    is_comment = any(map(COMMENTS_NAME.fullmatch, spelled.split()))
+    return is_comment, is_part or has_region_name(names)
+
+
+def _parts(
+    named: Sequence[Any], prose: Counter[Any], limit: float, with_heading: set[Any]
+) -> set[Any]:
+    """Return the elements of parts that are not the text of an article, and all below them.
+
+    named: elements with names of parts
+    limit: maximum number of characters of prose in a part
+    """
+    parts: set[Any] = set()
+    for element in named:
+        if (
+            element not in parts
+            and prose[element] <= limit
+            and (element not in with_heading or prose[element] < MAX_REGION_PROSE)
+        ):
+            parts.update(element.iter())
+    return parts

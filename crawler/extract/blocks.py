@@ -101,22 +101,22 @@ def elements_beside(elements: Sequence[Any], blocks: Iterable[Block]) -> set[Any
     """
     prose, with_heading = prose_below(blocks), elements_with_heading(elements)
     inside: set[Any] = set()
-    content: set[Any] = set()
     for element in elements[1:]:
-        parent, tag = element.getparent(), element.tag
-        if parent in inside:
-            inside.add(element)
-            continue
-        if tag in CONTENT_TAGS or parent in content:
-            content.add(element)
-        is_frame = tag in FRAME_TAGS and element not in content
         if (
-            (is_frame or is_region(element))
+            element not in inside
+            and (is_region(element) or _is_frame(element))
             and prose[element] <= MAX_REGION_PROSE
             and element not in with_heading
         ):
-            inside.add(element)
+            inside.update(element.iter())
     return inside
+
+
+def _is_frame(element: Any) -> bool:
+    """Return whether an element is the header or footer of the page, not of an article."""
+    return element.tag in FRAME_TAGS and not any(
+        above.tag in CONTENT_TAGS for above in element.iterancestors()
+    )
 
 
 def is_region(element: Any) -> bool:

@@ -40,7 +40,6 @@ from crawler.extract.links import (
     wanted_links,
 )
 from crawler.extract.list_wrappers import address, slot
-from crawler.extract.main_text import load
 from crawler.extract.page_values import page_values, without_elements
 from crawler.extract.response import (
     DIRECT,
@@ -330,9 +329,6 @@ class WrapperSpider(Spider):
 
     async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
         release_page(response)
-        if self.wrapper.wants_main_text:
-            # Load the library before the fork, so that the subprocesses do not have to.
-            load()
         yield await self.read_in_subprocess(fetched, lambda: self._read(response, fetched))
 
     async def _parse_long(
@@ -340,7 +336,6 @@ class WrapperSpider(Spider):
     ) -> AsyncIterator[Fetched]:
         """Read a page in a process of the pool, while this process works on other pages."""
         release_page(response)
-        load()
         try:
             yield await readers.run((parts_of(response), fetched))
         except LimitExceeded as problem:

@@ -21,25 +21,26 @@ from lxml import etree
 from parsel.selector import CannotDropElementWithoutParent
 from scrapy.http import HtmlResponse, TextResponse
 
-from crawler.extract.documents import PlainTextPage, XmlPage, text_lines, xml_lines
-from crawler.extract.fields import squeeze, value_text
-from crawler.extract.json_ld import script_values
-from crawler.extract.main_text import (
+from crawler.extract.article import texts_in
+from crawler.extract.blocks import (
     CONTENT_TAGS,
     HEADINGS,
-    MAX_UNSURE_CHARACTERS,
     Block,
     blocks_of,
     elements_beside,
-    main_text,
     title_heading,
-    titles_of,
 )
+from crawler.extract.documents import PlainTextPage, XmlPage, text_lines, xml_lines
+from crawler.extract.fields import squeeze, value_text
+from crawler.extract.json_ld import script_values
+from crawler.extract.main_text import main_text, titles_of
 from crawler.extract.plain_text import UNSEEN
 from crawler.extract.prices import PRICE, amount_text, read_price
 from crawler.utils.urls import base_url, joined
 
 MAX_LINES = 100
+# A page with a longer main text is an article.
+MAX_UNSURE_CHARACTERS = 2000
 MAX_FILES = 200
 # Longer texts are prose, which main texts have.
 MAX_LINE_CHARACTERS = 200
@@ -141,11 +142,12 @@ def page_values(response: TextResponse) -> dict[str, Any]:
     body = bodies[0].root
     titles = [*titles_of(response), values["title"] or ""]
     blocks = blocks_of(body, without=UNSEEN)
-    beside = elements_beside(body, blocks)
+    beside = elements_beside(elements, blocks)
     if offers := structured_lines(body.getroottree().getroot(), titles, beside):
         values["offers"] = offers
     content = [block for block in blocks if block.element not in beside]
-    lines = {line.removeprefix("- ").strip() for line in (values["main_text"] or "").split("\n")}
+    main_lines = (values["main_text"] or "").split("\n")
+    lines = {text for line in main_lines for text in texts_in(line)}
     heading = title_heading(body, titles)
     head = list(_head(content, heading if heading is not None else next(body.iter("h1"), None)))
     is_long = len(values["main_text"] or "") >= MAX_UNSURE_CHARACTERS

@@ -23,6 +23,7 @@ from crawler.errors import ConfigError, FreshetError
 from crawler.extract.fields import Field, FieldType, proposed_type
 from crawler.extract.links import category_of
 from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.page_values import page_values
 from crawler.extract.proposals import Anchor, anchors_of
 from crawler.extract.response import with_valid_base
 from crawler.extract.selectors import (
@@ -536,8 +537,6 @@ def page_values_of(pages: Sequence[tuple[str, str]]) -> list[dict[str, str | Non
 
     pages: HTML and URL of each
     """
-    from crawler.extract.page_values import page_values  # slow: loads trafilatura
-
     values = [page_values(page_of(html, url)) for html, url in pages]
     return [{name: _shown(value) for name, value in each.items()} for each in values]
 

@@ -37,10 +37,10 @@ with open(path, "w") as file:
 """
 # Compilers, arrays, database drivers, HTTP clients and servers, page and date parsers.
 HEAVY = {
-    "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
+    "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
-    "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
+    "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser",
     "uvicorn", "argon2", "yaml", "pyarrow", "fsspec", "warcio", "crawler.exchange.backup",
     "apprise", "standardwebhooks", "crawler.notify.channels", "crawler.notify.rounds",
     "crawler.exchange.watches", "crawler.ops.reread",

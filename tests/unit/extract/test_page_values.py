@@ -228,7 +228,7 @@ def test_files_are_absolute_and_of_the_content() -> None:
 
 
 def test_values_are_bounded() -> None:
-    lines = "".join(f"<div><span>€{n}</span></div>" for n in range(500))
+    lines = "".join(f"<button>€{n}</button>" for n in range(500))
     files = "".join(f"<a href='{n}.pdf'>File</a>" for n in range(500))
     offers = [{"sku": f"{n}", "price": n} for n in range(500)]
     body = f"<main><h1>All kettles</h1>{PROSE}{lines}{files}</main>"

@@ -24,7 +24,7 @@ from crawler.errors import ConfigError
 from crawler.extract import plain_text
 from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import listed_links, wanted_links
-from crawler.extract.main_text import load, main_text
+from crawler.extract.main_text import main_text
 from crawler.extract.page_values import page_values
 from crawler.extract.sitemaps import listing_of
 from crawler.feeds.discovery import candidates
@@ -181,7 +181,6 @@ PAGE_PARSERS = {
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Load the libraries that each subprocess would otherwise import itself."""
-    load()
     # For text without a date, dateparser loads all languages, which takes 1.7 s.
     parse_fields("no date")
     sketch_text("word")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from scrapy.settings import Settings, get_settings_priority
@@ -51,8 +50,6 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.ops.extensions.FreeSpace": 60,
     },
 }
-# Loggers of Scrapy that list settings when a crawl starts.
-WORDY_LOGGERS = ("scrapy.addons", "scrapy.crawler")
 CLASSES = {
     "DOWNLOADER": "crawler.fetch.downloader.Downloader",
     "LOG_FORMATTER": "crawler.fetch.lean.LogFormatter",
@@ -81,10 +78,6 @@ class FreshetAddon:
     def update_settings(self, settings: Settings) -> None:
         """Add Freshet's components and politeness settings; escape control characters in logs."""
         guard_logs()
-        if settings["LOG_LEVEL"] == "INFO":
-            # Only useful to debug. Here, because the configuration of logging resets the levels.
-            for name in WORDY_LOGGERS:
-                logging.getLogger(name).setLevel(logging.WARNING)
         for name, components in (COMPONENTS | HANDLERS).items():
             # At add-on priority, settings.set() would be ignored if settings.py has components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))

@@ -34,7 +34,8 @@ from crawler.utils.urls import BLANKS, TRACKING_PARAMETERS, canonical, is_http
 # Characters that XML cannot contain, not even escaped.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # `feed:` URLs, which some browsers and feed readers use.
-FEED_SCHEME = re.compile(r"feed:(?://)?(?=https?://)|feed:(?=//)", re.I)
+# Schemes with which pages make feed readers and podcast programs open a feed.
+FEED_SCHEME = re.compile(r"(?:feed|itpc|pcast|podcast):(?:(?://)?(?=https?://)|(?=//))", re.I)
 TITLE_CHARACTERS = 500
 CATEGORY_CHARACTERS = 200
 # Maximum number of categories of one feed. A feed in 100,000 folders is a mistake or an attack.

@@ -71,10 +71,8 @@ def test_quiet_run_stores_the_same_as_complete_run(
     assert stats[0] == stats[1]
     assert "'finish_reason': 'finished'" in quiet.err
     for run in (complete, quiet):
-        lines = run.err.splitlines()
-        assert "shop: nothing visited: " in lines[-1], "the summary is not the last line"
-        assert len(lines) < 90
-        assert "Overridden settings" not in run.err
+        last = run.err.splitlines()[-1]
+        assert "shop: nothing visited: " in last, "the summary is not the last line"
 
 
 def test_quiet_run_obeys_log_settings(freshet: Freshet, shop: Path) -> None:

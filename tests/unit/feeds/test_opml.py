@@ -106,6 +106,8 @@ def test_url_as_title_is_ignored() -> None:
     ("written", "url"),
     [
         ("feed://a.example/x", "http://a.example/x"),
+        ("itpc://a.example/x", "http://a.example/x"),
+        ("podcast:https://a.example/x", "https://a.example/x"),
         ("feed:https://a.example/x", "https://a.example/x"),
         ("feed://https://a.example/x", "https://a.example/x"),
         ("FEED:http://a.example/x", "http://a.example/x"),

@@ -135,7 +135,10 @@ class InspectingSpider(WrapperSpider):
 
 
 def check_spider(
-    spider: type[WrapperSpider], urls: list[str], pages: list[Page], unused: list[str]
+    spider: type[WrapperSpider],
+    urls: list[str],
+    pages: list[Page],
+    unused: list[str] | None = None,
 ) -> type[WrapperSpider]:
     """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`.
 
@@ -168,7 +171,8 @@ def check_spider(
         def note_sitemaps(self, sitemaps: tuple[str, ...], request: Request) -> None:
             """Append the sitemaps that are not start URLs."""
             new = named_sitemaps(sitemaps, self.wrapper)
-            unused.extend(url for url in new if url not in unused)
+            if unused is not None:
+                unused.extend(url for url in new if url not in unused)
 
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
             """Append the reason why a page could not be fetched."""

@@ -245,16 +245,16 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
 
 
 async def active(
-    db: Database, names: str, *, without_redis: bool = False
+    db: Database, names: str, *, shared: bool | None = None
 ) -> dict[str, list[Holder]]:
     """Return the current holders of leases by name; a shared run has several.
 
-    names:         prefix of the names
-    without_redis: only leases that no workers share
+    names:  prefix of the names
+    shared: only leases that workers share through Redis, or only others; None: all
     """
     query: Document = {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}
-    if without_redis:
-        query["shared"] = ""
+    if shared is not None:
+        query["shared"] = {"$ne": ""} if shared else ""
     return {lease["_id"]: holders async for lease, holders in _held(db, query)}
 
 

@@ -63,8 +63,8 @@ _CREATED: Document = {"$cond": [_IS_PLAUSIBLE, {"$min": [_STATED, "$first_seen"]
 async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]:
     """Yield the index that the settings ask for; None if duplicates are off.
 
-    Claims move from MongoDB to Redis if the settings ask for it. Redis must be reachable, and
-    `meta` is updated once all claims are in Redis.
+    Claims move between MongoDB and Redis if the settings ask for it. A move to Redis needs Redis,
+    the way back does not. `meta` is updated once all claims are in their new place.
     Raises StorageError if the index has another scheme or backend.
     """
     wanted = wanted_meta(config)
@@ -75,6 +75,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     if config.redis_url is None:
         await _agree(db, wanted)
         registry = Registry.of(db, scheme)
+        await take_back(db, registry, wanted)
         async with reviewed_at_end(db, registry):
             yield registry
         return
@@ -104,7 +105,10 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
             yield registry
         return
     if config.redis_url is None:
-        raise ConfigError("band reservations are in Redis. Set REDIS_URL to that server")
+        raise ConfigError(
+            "band reservations are in Redis. Set REDIS_URL to that server, or run a crawl without "
+            "it, which moves them to MongoDB"
+        )
     async with _connected(db, config) as bands:
         registry = Registry.of(db, scheme, bands)
         if fills:
@@ -178,7 +182,7 @@ async def _agree(db: Database, wanted: Document) -> Document:
         elif wanted["backend"] == REDIS and INDEX not in meta:
             lacking = META | {"backend": meta["backend"], INDEX: {"$exists": False}}
             await db.meta.update_one(lacking, {"$set": {INDEX: ObjectId()}})
-        elif wanted["backend"] == MONGODB and INDEX in meta:
+        elif wanted["backend"] == meta["backend"] == MONGODB and INDEX in meta:
             # Redis will lack the next claims, so the move must start again.
             await db.meta.update_one(meta, {"$unset": {INDEX: ""}})
         else:
@@ -195,9 +199,14 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
         return f"a rebuild of near-duplicates is in progress or was interrupted: {HINT}"
     if meta | wanted == meta or await _is_empty(db):
         return None
-    is_move = meta | wanted == meta | {"backend": REDIS}
-    if is_move and not await _is_claimed_in_mongodb(db):
+    is_move = meta | wanted == meta | {"backend": wanted["backend"]}
+    if is_move and not (holders := await _claiming_elsewhere(db, wanted)):
         return None
+    if is_move and wanted["backend"] == MONGODB:
+        return (
+            f"the band reservations move from Redis to MongoDB once the crawl with REDIS_URL on "
+            f"{holders[0]} has ended. Try again then"
+        )
     return (
         f"the index of near-duplicates has scheme {meta['scheme']} and reservations in "
         f"{meta['backend']}, but the settings require {wanted['scheme']} and "
@@ -209,15 +218,42 @@ async def _is_empty(db: Database) -> bool:
     return await db.signatures.find_one({}, {"_id": 1}) is None
 
 
-async def _is_claimed_in_mongodb(db: Database) -> bool:
-    """Return whether a crawl without REDIS_URL is running."""
-    return bool(await leases.active(db, leases.CRAWL, without_redis=True))
+async def _claiming_elsewhere(db: Database, wanted: Document) -> list[leases.Holder]:
+    """Return the holders of crawls that claim in the other place: without REDIS_URL, or with it."""
+    shared = wanted["backend"] == MONGODB
+    active = await leases.active(db, leases.CRAWL, shared=shared)
+    return [holder for holders in active.values() for holder in holders]
+
+
+async def take_back(db: Database, registry: Registry, wanted: Document) -> None:
+    """Move the claims from Redis to MongoDB, if they are there; safe to repeat.
+
+    MongoDB has all sketches, so Redis need not be reachable.
+    """
+    in_redis = META | {"backend": REDIS}
+    if await db.meta.find_one(in_redis) is None:
+        return
+    logger.info("Moving band reservations from Redis to MongoDB")
+    # Oldest first, so that originals own the bands that they share with their copies.
+    lacking: Document = {"bands": {"$exists": False}}
+    cursor = registry.signatures.find(lacking, signatures.OWNER_FIELDS).sort([("created", 1)])
+    cursor = cursor.allow_disk_use(True).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        await clusters.take_bands(registry, [signatures.owner_of(row) for row in rows])
+    if not await _claiming_elsewhere(db, wanted):
+        await db.meta.update_one(in_redis, {"$set": wanted, "$unset": {INDEX: ""}})
+    if await db.meta.find_one(in_redis) is not None:
+        raise StorageError(
+            "a crawl with REDIS_URL started while band reservations were moved to MongoDB. "
+            "Try again after it has ended"
+        )
 
 
 async def record_move(db: Database, wanted: Document, index: ObjectId) -> None:
     """Record that claims are in Redis; raise StorageError if a crawl claims in MongoDB."""
     moving = META | {"backend": MONGODB, INDEX: index}
-    if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
+    claiming = await _claiming_elsewhere(db, wanted)
+    if await db.meta.find_one(moving) is not None and not claiming:
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"backend": REDIS}) is None:
         raise StorageError(

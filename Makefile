@@ -94,6 +94,7 @@ $(PIP):
 $(RUNTIME): requirements.lock | $(PIP)
 	@echo "Installing the packages of requirements.lock into $(VENV) ..."
 	@$(PIP_INSTALL) requirements.lock
+	@$(PY) deploy/outside.py
 	@touch $@
 
 $(KERNELS): $(RUNTIME)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from crawler.extract.site_definition import OPTIONAL_VALUES
 from crawler.frontier.session import Session
-from crawler.items import SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
+from crawler.items import FAILED, SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
 from crawler.storage import alarms, posts
 from crawler.storage.client import Document
 from crawler.utils.text import listed
@@ -44,7 +44,7 @@ class BreakageDetector:
         """Return the breakage if a login, consent, captcha or error page replaced a page."""
         target = fetched.target
         is_page = target.kind in (Kind.LIST, Kind.ITEM) and target.content_hash is not None
-        if not is_page or fetched.outcome not in (None, Outcome.ERROR, Outcome.BLOCKED):
+        if not is_page or fetched.outcome not in (None, *FAILED):
             return None
         if (text := login_text(fetched)) is not None:
             return Broken(Breakage.LOGIN, fetched.at, text)
@@ -74,7 +74,7 @@ class BreakageDetector:
         old: content before a change; None without a change, or if it is not stored
         """
         fetched, before = visit.fetched, visit.fetched.target.broken
-        if visit.outcome in (Outcome.ERROR, Outcome.BLOCKED):
+        if visit.outcome in FAILED:
             found = all_lost(fetched)
             if found is None or (before is not None and before.how is found.how):
                 return before
@@ -117,18 +117,6 @@ class BreakageDetector:
         return [name for name in names if self._usual.get(name)]
 
 
-def settle_stand_in(fetched: Fetched) -> None:
-    """Give a page that another one replaced the outcome of the other page, without content."""
-    if fetched.stand_in is None:
-        return
-    if fetched.content_hash is not None and fetched.content_hash == fetched.target.content_hash:
-        fetched.stand_in = None
-        return
-    fetched.outcome, fetched.reason = fetched.stand_in
-    fetched.content = fetched.links = fetched.content_hash = None
-    fetched.link_counts = fetched.empty_fields = None
-
-
 def login_text(fetched: Fetched) -> str | None:
     """Return why a fetched page is a login, consent or captcha page; None if it is not one."""
     target, final = fetched.target, fetched.final_url
@@ -136,7 +124,8 @@ def login_text(fetched: Fetched) -> str | None:
         word = LOGIN_PATH.search(urlsplit(final).path.lower())
         if word and not LOGIN_PATH.search(urlsplit(target.url).path.lower()):
             return f"the page redirects to {final}"
-    return fetched.reason if fetched.stand_in is not None else None
+    is_other = fetched.stand_in is not None and fetched.stand_in[0] is not Outcome.SHELL
+    return fetched.reason if is_other else None
 
 
 def changed_digest(fetched: Fetched) -> str | None:

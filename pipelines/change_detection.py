@@ -29,11 +29,13 @@ from crawler.extract.noise import (
     passage_of,
     places_in,
 )
+from crawler.extract.response import settle_stand_in
 from crawler.fetch.downloader import UNCONDITIONAL
 from crawler.frontier.session import Session
 from crawler.items import (
     CAPS_SEPARATOR,
     CONFIRMS,
+    FAILED,
     SEEN,
     Breakage,
     Broken,
@@ -50,7 +52,7 @@ from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.text import count
 from crawler.utils.time import EPOCH, NEVER, http_date
-from pipelines.broken import BreakageDetector, is_replaced, settle_stand_in
+from pipelines.broken import BreakageDetector, is_replaced
 from pipelines.content import comparable, content_hash, digest, fill
 from schedules import calendar
 from schedules.history import FieldHistory, History
@@ -477,7 +479,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         progress = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
         reason = "; ".join(filter(None, (reason, progress))) or None
         visit = Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
-    elif outcome in (Outcome.ERROR, Outcome.BLOCKED):
+    elif outcome in FAILED:
         errors = target.consecutive_errors + 1
         # Back off from a host that refused.
         is_refused = outcome is Outcome.BLOCKED

@@ -32,7 +32,8 @@ from typing_extensions import TypedDict
 from crawler.config import PROJECT, Config
 from crawler.errors import FreshetError
 from crawler.extract.documents import JsonPage
-from crawler.extract.response import HANDLED, REFUSED, decoded, failure_text
+from crawler.extract.response import HANDLED, REFUSED, decoded, failure_text, settle_stand_in
+from crawler.extract.shells import needs_browser
 from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from crawler.utils.urls import host_of
@@ -68,7 +69,7 @@ class Page(TypedDict):
     category: str | None
     """Category of the page, or of its first link with a category."""
     outcome: str | None
-    """Outcome of a visit that failed: `error`, `gone` or `blocked`; else null."""
+    """Outcome of a visit that failed: `error`, `gone`, `blocked` or `shell`; else null."""
     problem: str | None
     """Why the page cannot be read, or has no matching links; null without a problem."""
     content: dict[str, Any] | None
@@ -223,6 +224,7 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
     counts = fetched.link_counts or LinkCounts()
     # The reason why the page cannot be extracted, or has no matching links.
     problem = None
+    settle_stand_in(fetched)
     if fetched.outcome:
         problem = f"{fetched.outcome}: {fetched.reason or fetched.status}"
     elif fetched.target.kind is Kind.LIST and all(
@@ -470,6 +472,7 @@ def watch_spider(
             is_markup = isinstance(response, TextResponse) and response.selector.type != "json"
             async for fetched in as_async_generator(super().parse_target(response)):
                 empty = ", ".join(fetched.empty_fields or ())
+                settle_stand_in(fetched)
                 problem = f"nothing found for {empty}" if empty and wrapper.fields else None
                 if fetched.outcome:
                     problem = f"{fetched.outcome}: {fetched.reason or fetched.status}"
@@ -488,6 +491,12 @@ def watch_spider(
 def spider_names() -> frozenset[str]:
     """Return the names of the project's spider classes."""
     return frozenset(get_spider_loader(get_project_settings()).list())
+
+
+NO_BROWSER = (
+    "Freshet reads pages as the server sends them. Try the site's sitemap as start URL, its RSS "
+    "feed on the page Feeds, or the URL of the data that the page loads"
+)
 
 
 def fetch_spider(
@@ -541,6 +550,8 @@ def _text_of(url: str, response: Response) -> FetchedText:
     page = decoded(response)
     if isinstance(page, JsonPage):
         return _failed(url, "JSON instead of an HTML page. Read it with jmespath in a TOML file")
+    if (problem := needs_browser(page)) is not None:
+        return _failed(url, f"this is {problem}. {NO_BROWSER}")
     text = page.text[:MAX_TEXT_CHARACTERS]
     if FEED.search(text[:MAX_PROLOG_CHARACTERS]):
         return _failed(url, "this is a feed, not a page. Add it on the page Feeds")

@@ -44,6 +44,7 @@ from crawler.extract.page_values import page_values, without_elements
 from crawler.extract.response import (
     DIRECT,
     HANDLED,
+    NOTHING,
     PageParts,
     asks_password,
     decoded,
@@ -82,7 +83,6 @@ from crawler.utils.urls import bare, host_of, is_plain, item_key
 
 BYTES_IN_MB = 1024 * 1024
 # Values of a field that is missing from a page.
-NOTHING: tuple[Any, ...] = (None, [], "")
 # Columns of items in CSV files, before and after those of the fields.
 EXPORTED = ("url", "categories", "outcome", "at")
 DUPLICATE_COLUMNS = ("duplicate_of", "similarity")

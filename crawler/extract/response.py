@@ -9,7 +9,7 @@ import codecs
 import hashlib
 import re
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -25,6 +25,7 @@ from crawler.errors import QueryFailed
 from crawler.extract.documents import JsonPage, by_content
 from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
+from crawler.extract.shells import needs_browser
 from crawler.items import Fetched, Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 from crawler.utils.text import GUESSED_BYTES, guessed_encoding
@@ -56,6 +57,9 @@ MISSING_PAGE = "a page with status 200 that reports a missing page"
 # A page with more text, menus and links not included, is content, whatever its heading says.
 MAX_STAND_IN_CHARACTERS = 1500
 MAX_HEADING_CHARACTERS = 200
+# Values of fields that were not found, and values of a page that scripts may have written, too.
+NOTHING: tuple[Any, ...] = (None, [], "")
+PAGE_TEXTS = ("title", "main_text")
 # Links, because missing pages often list other items.
 STAND_IN_MENUS = UNSEEN | {"nav", "header", "footer", "a"}
 # Separators of the parts of a title, such as "Page not found | Shop".
@@ -254,10 +258,28 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
 
 def judge(page: TextResponse, fetched: Fetched) -> None:
     """Set whether another page was sent instead of the requested one, or may have been."""
+    values = fetched.content or {}
+    # Of a page with other values than these, something can be read without a browser.
+    has_values = any(v not in NOTHING for n, v in values.items() if n not in PAGE_TEXTS)
+    if not has_values and (problem := needs_browser(page)) is not None:
+        fetched.stand_in, fetched.doubtful = (Outcome.SHELL, problem), True
+        return
     other = stand_in(page, is_known=True)
     is_known = fetched.target.content_hash is not None
     fetched.stand_in = other if is_known else other and stand_in(page, is_known=False)
     fetched.doubtful = other is not None or asks_password(page)
+
+
+def settle_stand_in(fetched: Fetched) -> None:
+    """Give a page that another one replaced the outcome of the other page, without content."""
+    if fetched.stand_in is None:
+        return
+    if fetched.content_hash is not None and fetched.content_hash == fetched.target.content_hash:
+        fetched.stand_in = None
+        return
+    fetched.outcome, fetched.reason = fetched.stand_in
+    fetched.content = fetched.links = fetched.content_hash = None
+    fetched.link_counts = fetched.empty_fields = None
 
 
 def _headings(page: TextResponse) -> list[str]:

@@ -19,7 +19,7 @@ from bson import ObjectId
 from crawler.config import Config
 from crawler.extract.list_wrappers import definitions
 from crawler.extract.site_definition import Wrapper
-from crawler.items import Kind, LinkCount, LinkCounts, Outcome, Visit
+from crawler.items import FAILED, Kind, LinkCount, LinkCounts, Outcome, Visit
 from crawler.storage import (
     cells,
     due,
@@ -71,7 +71,10 @@ IN_BETWEEN = f"if that page asks visitors to sign in or to accept cookies, {SIGN
 # A run without a success fails if at least this many pages have failed since the last page that was
 # read, in this run or before; on a small site, half of its targets.
 MANY_FAILED = 10
-FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
+WORDS = {
+    Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.SHELL: "need JavaScript",
+    Outcome.GONE: "gone",
+}  # fmt: skip
 
 
 async def prepare(
@@ -279,7 +282,7 @@ async def warnings_of(
     many = round(counts.get(COPIED_LISTS, 0))
     if many >= MANY_COPIED and 2 * many >= counts.get(f"{Kind.LIST} pages", 0):
         lines.append(too_many_lists(many, traps.copied_list))
-    failed = sum(counts.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.BLOCKED))
+    failed = sum(counts.get(outcome, 0) for outcome in FAILED)
     if failed and failed == counts.get("visits"):
         pages, since = await visits.failing_pages(db, wrapper.name)
         # Those that the run did not try would have failed, too.
@@ -366,10 +369,18 @@ def nothing_read(counts: Counts, example: str, since: datetime | None = None) ->
     example: URL and reason of one of them, or ''
     since:   time of the first failure after the last page that was read, if in an earlier run
     """
-    refused, failed = (round(counts.get(name, 0)) for name in (Outcome.BLOCKED, Outcome.ERROR))
+    refused, failed, shells = (
+        round(counts.get(name, 0)) for name in (Outcome.BLOCKED, Outcome.ERROR, Outcome.SHELL)
+    )
     shown = f", for example {example.rstrip('.')}" if example else ""
     if since is not None:
         shown += f"; no page could be read since {since:%Y-%m-%d %H:%M} UTC"
+    if shells >= max(failed, refused):
+        return (
+            f"nothing could be read: {count(shells, 'page')} without content in the HTML{shown}. "
+            "The content may be in an API that the page calls: see the FAQ about pages that need "
+            "JavaScript (docs/faq.md)"
+        )
     if not failed:
         return (
             f"nothing could be read: {count(refused, 'visit')} refused{shown}; such pages wait for "
@@ -390,7 +401,7 @@ def nothing_read(counts: Counts, example: str, since: datetime | None = None) ->
 def no_items(counts: Counts) -> str:
     """Return the warning that a run found no items, with the cause if the counts show it."""
     visits, items = round(counts["visits"]), round(counts.get("item pages", 0))
-    failed = {word: round(counts[name]) for name, word in FAILED.items() if counts.get(name)}
+    failed = {word: round(counts[name]) for name, word in WORDS.items() if counts.get(name)}
     outcomes = ", ".join(f"{many} {word}" for word, many in failed.items())
     if sum(failed.values()) == visits:
         return f"no items found: {count(visits, 'page')} fetched, none read ({outcomes})"

@@ -33,7 +33,7 @@ from crawler.frontier.lifecycle import (
     whole,
 )
 from crawler.frontier.run_limits import Allowance, HostLimits
-from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
+from crawler.items import FAILED, Fetched, LinkCounts, Skipped, Target, Visit
 from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, MongoRetry, Store, skew_text
 from crawler.storage.dedup.index import opened
@@ -50,7 +50,6 @@ LEFT_OVER = ("over_cap", "closed", "over_limit")
 MAX_UNMATCHED_LINKS = 200
 # Number of failed visits with the same problem that a run logs, and of problems that it counts.
 MAX_SAME_PROBLEM, MAX_PROBLEMS = 10, 1000
-FAILED = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 # Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
 EXPORTER = "feedexport"

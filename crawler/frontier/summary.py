@@ -171,11 +171,12 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
 
 def _outcomes(counts: dict[str, float]) -> str:
     visits = counts["visits"]
+    shells = f", {counts['shell']:.0f} need JavaScript" if counts["shell"] else ""
     line = (
         f"{visits:.0f} visited: {counts['new']:.0f} new, "
         f"{counts['changed']:.0f} changed, {counts['unchanged']:.0f} unchanged, "
         f"{counts['not_modified']:.0f} not modified (304), {counts['gone']:.0f} gone, "
-        f"{count(counts['error'], 'error')}, {counts['blocked']:.0f} blocked; "
+        f"{count(counts['error'], 'error')}, {counts['blocked']:.0f} blocked{shells}; "
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted"
     )
     if counts["second_requests"]:

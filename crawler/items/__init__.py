@@ -70,7 +70,7 @@ CONFIRMS = "confirms"
 
 
 class Outcome(StrEnum):
-    """Outcome of a visit."""
+    """Outcome of a visit. SHELL: only a browser would show the content of the page."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -79,6 +79,11 @@ class Outcome(StrEnum):
     GONE = "gone"
     ERROR = "error"
     BLOCKED = "blocked"
+    SHELL = "shell"
+
+
+# Outcomes of visits that could not read their page.
+FAILED = (Outcome.ERROR, Outcome.BLOCKED, Outcome.SHELL)
 
 
 class LinkCount(StrEnum):

@@ -26,7 +26,7 @@ from crawler.extract.notification_rules import (
     read_keys,
     rules_in,
 )
-from crawler.items import SEEN, Event, Outcome
+from crawler.items import FAILED, SEEN, Event, Outcome
 from crawler.notify.channels import Channel, first_due, valid_channels
 from crawler.notify.messages import MAX_EDITS, MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
@@ -41,7 +41,6 @@ MAX_CHARACTERS = 500
 MAX_POSTS = 500
 ELLIPSIS = "…"
 TABLES = ("channels", "rules")
-FAILED = (Outcome.ERROR, Outcome.BLOCKED)
 # Visits that found a page or found it gone. An error in between neither confirms nor refutes it.
 DECISIVE = (*SEEN, Outcome.GONE)
 REFUTED = "the next visit found another state"

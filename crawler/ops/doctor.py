@@ -505,6 +505,11 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
         wrapper = site.wrapper.completed(config)
         if not wrapper.item_pages:
             continue
+        n_shells, example = await targets.shells(db, wrapper.name)
+        if n_shells:
+            message = f"{count(n_shells, 'page')} without content before scripts run: {example}"
+            fix = "read the data that the page loads: docs/faq.md, pages that need JavaScript"
+            findings.append(warning(Check.ITEMS, message, fix, of=wrapper.name))
         if not await targets.has_read(db, wrapper.name, Kind.ITEM):
             if await runs.has_ended(db, wrapper.name):
                 message = "no items collected in any finished run"

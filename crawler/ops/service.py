@@ -89,6 +89,7 @@ SUMS = {
     "gone": "gone",
     "errors": "error",
     "blocked": "blocked",
+    "shells": "shell",
     "posts": "posts",
     "missed": "missed_visits",
 }
@@ -115,6 +116,8 @@ class SpiderTotals(TypedDict):
     """Visits with the outcome `error`."""
     blocked: int
     """Visits with the outcome `blocked`."""
+    shells: int
+    """Visits with the outcome `shell`: of pages whose content only a browser shows."""
     posts: int
     """Number of new feed posts."""
     missed: int
@@ -555,6 +558,7 @@ class Report:
                     "gone": sums["gone"],
                     "errors": sums["errors"],
                     "blocked": sums["blocked"],
+                    "shells": sums["shells"],
                     "posts": sums["posts"],
                     "missed": sums["missed"],
                 }

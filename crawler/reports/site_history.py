@@ -16,7 +16,7 @@ from datetime import date, datetime, timedelta
 import numpy as np
 from typing_extensions import TypedDict
 
-from crawler.items import Outcome
+from crawler.items import FAILED, Outcome
 from crawler.planning.report import requests, sums
 from crawler.storage import change_events, site_queries, visits
 from crawler.storage.client import Database, Document
@@ -25,7 +25,6 @@ from crawler.storage.sites import Site
 from schedules.history import CHANGE, Floats
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-FAILED = (Outcome.ERROR, Outcome.BLOCKED)
 # A visit has the time of its response, but is stored later; after an outage, much later.
 SETTLING = HOUR
 # Everything is counted again after this time, because visits are removed with their targets.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.items import Kind, Outcome
+from crawler.items import FAILED, Kind, Outcome
 from crawler.reports.estimates import SiteEstimates
 from crawler.reports.site_history import VisitCounts
 from crawler.storage import leases, site_queries, sites
@@ -22,7 +22,6 @@ from crawler.storage.sites import Site
 DAY = timedelta(days=1)
 WEEK_DAYS = 7
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 40
-FAILED = (Outcome.ERROR, Outcome.BLOCKED)
 SiteKind = Literal["site", "feeds", "cells"]
 # By the first kind of its targets.
 SITE_KINDS: Mapping[Kind | None, SiteKind] = {Kind.CELL: "cells", Kind.FEED: "feeds"}

@@ -21,9 +21,10 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import PyMongoError
 from typing_extensions import TypedDict
 
+from crawler import items
 from crawler.errors import StorageError
 from crawler.items import Kind, LinkCounts
-from crawler.storage import alarms, targets
+from crawler.storage import alarms
 from crawler.storage.client import UNJOURNALED, Database, Document, aggregated, count_by
 from crawler.storage.targets import BY_TIME, RemainingTargets
 from crawler.utils.time import NEVER
@@ -318,7 +319,7 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
         visits = counts.get("visits", 0)
         if not visits:
             continue
-        failed = sum(counts.get(outcome, 0) for outcome in targets.FAILED)
+        failed = sum(counts.get(outcome, 0) for outcome in items.FAILED)
         if not failed:
             return Fetches(run["finished"], visits, failed)
         during = {"$gte": run["started"], "$lte": run["finished"]}
@@ -326,7 +327,7 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
             {"$match": {"spider": spider, "at": during}},
             {"$sort": {"at": ASCENDING}},
             {"$limit": MAX_COUNTED},
-            {"$match": {"outcome": {"$in": targets.FAILED}}},
+            {"$match": {"outcome": {"$in": [*map(str, items.FAILED)]}}},
             {"$group": {"_id": "$reason", "n": {"$sum": 1}, "url": {"$first": "$target"}}},
             {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
             {"$limit": 1},

@@ -14,6 +14,7 @@ from crawler.archive.records import Archived
 from crawler.items import (
     CAPS_SEPARATOR,
     CELL,
+    FAILED,
     SEEN,
     Breakage,
     Broken,
@@ -60,7 +61,6 @@ MAX_TWICE = 1000
 MAX_CATEGORIES, MAX_ALIASES = 100, 100
 # Fields that a visit does not need.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
-FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 # Pages that the server reports as missing, whatever the site definition is.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
@@ -546,11 +546,11 @@ async def remaining(
             {"$lt": [{"$ifNull": ["$visited_at", None]}, started]},
         ]
     }
-    fails: Document = {"$and": [waits, {"$in": ["$outcome", list(FAILED)]}]}
+    fails: Document = {"$and": [waits, {"$in": ["$outcome", list(map(str, FAILED))]}]}
     repeats: Document = {
         "$and": [
             {"$gte": ["$visited_at", started]},
-            {"$in": ["$outcome", list(FAILED)]},
+            {"$in": ["$outcome", list(map(str, FAILED))]},
             {"$gt": ["$next_visit", started]},
             {"$lte": ["$next_visit", now]},
         ]
@@ -582,6 +582,13 @@ async def has_read(db: Database, spider: str, kind: Kind | None = None) -> bool:
     return await db.targets.find_one(query, {"_id": 1}) is not None
 
 
+async def shells(db: Database, spider: str) -> tuple[int, str]:
+    """Return the number of pages whose content only a browser shows, and the URL of one or ''."""
+    query: Document = {"spider": spider, "outcome": str(Outcome.SHELL)}
+    example = await db.targets.find_one(query, {"url": 1})
+    return (await db.targets.count_documents(query), example["url"]) if example else (0, "")
+
+
 async def some_urls(db: Database, spider: str, kind: Kind) -> list[str]:
     """Return the URLs of at most SAMPLE targets of a kind."""
     query = {"spider": spider, "kind": str(kind)}
@@ -611,7 +618,7 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
         "alias_of": {"$exists": False}, "$nor": [MISSING],
     } | ALIVE  # fmt: skip
     now: Document = {"$set": {"next_visit": at}}
-    done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
+    done = await db.targets.update_many(later | {"outcome": {"$in": list(map(str, FAILED))}}, now)
     failed, affected = done.modified_count, 0
     unclear: Document = {
         "$or": [

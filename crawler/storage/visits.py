@@ -14,7 +14,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.errors import ConfigError
-from crawler.items import SEEN, Event, Outcome, Visit
+from crawler.items import FAILED, SEEN, Event, Outcome, Visit
 from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
@@ -317,7 +317,7 @@ async def failing_pages(db: Database, spider: str) -> tuple[int, datetime | None
     newest = db.visits.find(query, fields).sort(NEWEST_FIRST).limit(MAX_SEARCHED)
     urls, since = set[str](), None
     async for row in newest:
-        if row["outcome"] not in (Outcome.ERROR, Outcome.BLOCKED):
+        if row["outcome"] not in FAILED:
             break
         urls.add(row["target"])
         since = row["at"]

@@ -743,17 +743,21 @@ def test_documents_that_are_not_pages_are_explained(
 ) -> None:
     (tmp_path / "feed.xml").write_text("<?xml version='1.0'?>\n<rss version='2.0'></rss>")
     (tmp_path / "api.json").write_text("{}")
+    shell = "<div id=root></div><script src=/main.js></script>"
+    (tmp_path / "shell.html").write_text(f"<html><body>{shell}</body></html>")
     (tmp_path / "robots.txt").write_text("")
     definition = {"name": "a", "start_urls": "http://shop.example/", "item_pages": "/a"}
     with RunningFolder({"shop.example": tmp_path}) as server:
         monkeypatch.setenv("http_proxy", server.url)
         config = Config.load(mongo_uri="mongodb://unused")
-        urls = [f"http://shop.example/{name}" for name in ("feed.xml", "api.json")]
+        urls = [f"http://shop.example/{name}" for name in ("feed.xml", "api.json", "shell.html")]
         pages = asyncio.run(fetch_pages(definition, urls, config))
-    feed, api = (page["problem"] or "" for page in pages)
+    feed, api, filled = (page["problem"] or "" for page in pages)
     assert feed == "this is a feed, not a page. Add it on the page Feeds"
     assert api.startswith("not an HTML page: 'application/json")
     assert api.endswith("Enter a page with links, as a browser shows it")
+    assert filled.startswith("this is a page that JavaScript fills, which Freshet does not run. ")
+    assert "the URL of the data that the page loads" in filled
 
 
 def test_pages_are_fetched_in_a_subprocess(

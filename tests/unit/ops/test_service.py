@@ -52,8 +52,8 @@ from spiders.wrapper import Arguments, WrapperSpider
 
 NOW = 1000.0
 COUNTS = {
-    "name": "shop", "visits": 3, "new": 2, "changed": 1, "gone": 0, "error": 0, "blocked": 0,
-    "posts": 0, "missed_visits": 4, "due": 5,
+    "name": "shop", "visits": 3, "new": 2, "changed": 1, "gone": 0, "error": 0, "shell": 0,
+    "blocked": 0, "posts": 0, "missed_visits": 4, "due": 5,
 }  # fmt: skip
 
 

@@ -28,6 +28,9 @@ def reason(body: str) -> str | None:
         "<p>Bitte aktivieren Sie JavaScript in Ihrem Browser.</p><div></div>",
         "<noscript>This site works best with JavaScript enabled</noscript><div class=x></div>",
         "",
+        "<div id=app>Loading...</div>",
+        "<div class=app><p>Please wait while it loads</p></div>",
+        "<noscript><iframe src=//tags.example/></iframe><img src=/pixel></noscript><div></div>",
     ],
 )
 def test_page_that_scripts_fill_is_recognized(body: str) -> None:
@@ -50,7 +53,10 @@ def test_redirect_by_script_names_its_target(script: str) -> None:
 def test_frameset_names_a_frame() -> None:
     shown = reason('<html><frameset cols="20%,80%"><frame src="/nav"><frame src="c"></frameset>')
     assert shown is not None
-    assert "frames such as https://shop.example/a/c. Use the URL" in shown
+    assert "frames, such as https://shop.example/a/c. Use the URL" in shown
+    shown = reason('<html><body><iframe src="c" width="100%"></iframe></body>')
+    assert shown is not None
+    assert "frames, such as https://shop.example/a/c. Use the URL" in shown
 
 
 @pytest.mark.parametrize(
@@ -61,11 +67,21 @@ def test_frameset_names_a_frame() -> None:
         "<p>Hello, this is my home page.</p>",
         f"{TEXT}<script>function go() {{ location.href = '/b' }}</script>",
         "<div id=root>Sold out</div>",
+        "<p>In stock: 3</p><script>buy.onclick = () => { location.href = '/cart' }</script>",
+        "<p>In stock: 3</p><script>function buy() { location.href = '/cart' }</script>",
+        "<img src=/today.png>",
+        "<p>Loading times of the website were better this week than last week.</p>",
         "<p>A course on how to learn JavaScript</p>",
     ],
 )
 def test_page_with_content_is_read(body: str) -> None:
     assert reason(HEAD + body) is None
+
+
+def test_redirect_when_the_page_has_loaded_is_recognized() -> None:
+    shown = reason("<html><body onload=\"location.href='/b'\"></body></html>")
+    assert shown is not None
+    assert "https://shop.example/b" in shown
 
 
 def test_page_without_scripts_is_only_short() -> None:

@@ -18,9 +18,10 @@ MAX_CHARACTERS = 500_000
 MAX_VALUES = 50
 _DECODER = json.JSONDecoder(strict=False)
 # Texts and comments may be unclosed. They then extend to the end, which keeps the search linear.
+# Before Python 3.11.5, possessive groups with alternatives may end too early.
 _TOKEN = re.compile(
-    r'(?P<text>"(?:[^"\\]|\\.)*+(?:"|\\?\Z))'
-    r"|(?P<left_out>//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)|<!--|-->|<!\[CDATA\[|\]\]>)"
+    r'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))'
+    r"|(?P<left_out>//[^\n]*+|/\*.*?(?:\*/|\Z)|<!--|-->|<!\[CDATA\[|\]\]>)"
     r'|[^"/<\]-]++|.',
     re.S,
 )

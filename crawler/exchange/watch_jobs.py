@@ -228,7 +228,7 @@ def _take_connection(watch: Watch, values: Mapping[str, Any]) -> None:
     if values.get("ssl_no_verify"):
         watch.keys["verify_tls"] = False
     proxies = {str(values[key]) for key in ("http_proxy", "https_proxy") if values.get(key)}
-    if len(proxies) == 1 and "@" not in (proxy := proxies.pop()):
+    if len(proxies) == 1 and "@" not in (proxy := next(iter(proxies))):
         if (problem := proxy_problem(proxy)) is None:
             watch.keys["proxy"] = watch.literal("http_proxy", proxy)
         else:

@@ -39,6 +39,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crawler.errors import ConfigError
@@ -90,8 +91,25 @@ class Phase(Enum):
     RESPONSE = "response"
 
 
+class _Flow(FlowControl):
+    """Makes a client's next requests wait at the client, not in the memory of this process.
+
+    Whenever an app asks for the body, uvicorn reads up to 256 kB more, even if thousands of
+    requests wait already.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
+        super().__init__(transport)
+        self._conn = conn
+
+    def resume_reading(self) -> None:
+        """Read on, unless enough data of the next requests waits."""
+        if len(self._conn.trailing_data[0]) < HIGH_WATER_LIMIT:
+            super().resume_reading()
+
+
 class LimitedProtocol(H11Protocol):
-    """A connection with time limits.
+    """A connection with limits on its time and memory.
 
     address: key by which connections are counted, see `options.client_address`
     since:   when the connection began to wait for a complete request; None while one is handled
@@ -111,6 +129,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start waiting for the first request, or refuse the connection."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.conn)
         host = self.client[0] if self.client else ""
         self.address = "" if self.options.trusts(host) else client_address(host)
         others: list[LimitedProtocol] = [

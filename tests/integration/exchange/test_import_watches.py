@@ -421,6 +421,19 @@ def test_each_page_is_visited_once_to_check_its_watch(
     assert made[api["site"]]["fields"] == {"value": {"jmespath": "offers.price"}}
 
 
+@pytest.mark.parametrize(
+    "proxies",
+    [
+        "http_proxy: 'http://anna:${PASSWORD}@proxy.example:80'\n",
+        "http_proxy: 'http://a.example:80'\nhttps_proxy: 'http://b.example:80'\n",
+    ],
+)
+def test_a_proxy_that_is_not_carried_over_is_named(tmp_path: Path, proxies: str) -> None:
+    file = read_watches(written(tmp_path / "urls.yaml", f"url: http://a.example/\n{proxies}"))
+    assert "proxy" not in file.watches[0].keys
+    assert [lost.key for lost in file.watches[0].lost] == ["http_proxy"]
+
+
 def test_variables_in_the_proxy_of_a_job_stay_text(tmp_path: Path) -> None:
     job = "url: http://a.example/\nhttp_proxy: 'http://${SHOP_KEY}.evil.example:80'\n"
     file = read_watches(written(tmp_path / "urls.yaml", job))

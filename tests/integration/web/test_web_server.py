@@ -126,6 +126,8 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
         return
     while (await receive()).get("more_body"):
         pass
+    # As in any app that looks something up, the server may read on before the response.
+    await asyncio.sleep(0.001)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     parts = 100 if scope["path"] == "/big" else 1
     for number in range(parts):
@@ -372,6 +374,24 @@ def test_keep_alive_and_pipelined_requests_are_answered() -> None:
         return data.count(b"HTTP/1.1 200")
 
     assert serve(work) == 4
+
+
+def test_pipelined_requests_wait_at_the_client() -> None:
+    requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000
+
+    def send(port: int) -> int:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            sent, until = 0, time.monotonic() + 3
+            while time.monotonic() < until and sent < 100_000_000:
+                with contextlib.suppress(BlockingIOError):
+                    sent += client.send(requests)
+                with contextlib.suppress(BlockingIOError):
+                    client.recv(1 << 20)
+            return sent
+
+    # What was sent and not answered is in the buffers of the kernel, a few megabytes.
+    assert serve(lambda port: asyncio.to_thread(send, port)) < 30_000_000
 
 
 def test_shutdown_finishes_requests_in_progress() -> None:

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import os
 import pwd
-import random
 import shlex
 import shutil
 import signal
@@ -40,8 +39,6 @@ from crawler.utils.process import process_state
 
 START_SECONDS = 60
 STOP_SECONDS = 60
-# Attempts to start mongod, and its exit status if its address is in use.
-MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
@@ -296,13 +293,7 @@ class EmbeddedServer:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
         rotate(self.log)
-        for _ in range(MAX_STARTS):
-            done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
-            # Of two servers that start within one millisecond, in any folder, one gets this status.
-            if done.returncode != ADDRESS_IN_USE:
-                break
-            self.socket.unlink(missing_ok=True)
-            time.sleep(random.uniform(0.05, 0.5))
+        done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
         if not done.returncode and _wait_until(self.answers, START_SECONDS):
             return
         output = done.stdout + done.stderr
@@ -320,6 +311,8 @@ class EmbeddedServer:
             "--fork",
             "--dbpath", str(self.folder / "db"),
             "--bind_ip", str(self.socket),
+            # Not also on /tmp/mongodb-27017.sock, which may be the one of another server.
+            "--nounixsocket",
             "--pidfilepath", str(self._pid_file),
             "--logpath", str(self.log),
             "--logappend",

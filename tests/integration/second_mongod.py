@@ -33,7 +33,7 @@ def second_mongod(*options: str) -> Iterator[tuple[Client, str]]:
     try:
         process = subprocess.Popen(
             [_mongod(folder), "--dbpath", str(folder), "--bind_ip", str(socket),
-             "--logpath", str(folder / "log"), "--wiredTigerCacheSizeGB", "0.25",
+             "--nounixsocket", "--logpath", str(folder / "log"), "--wiredTigerCacheSizeGB", "0.25",
              "--setParameter", "enableTestCommands=1",
              "--setParameter", "diagnosticDataCollectionEnabled=false", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -132,6 +132,18 @@ def test_no_network_port_is_opened(without_mongo_uri: Freshet, data: Path) -> No
     assert own == []
 
 
+def test_server_leaves_the_default_socket_to_other_servers(
+    without_mongo_uri: Freshet, data: Path
+) -> None:
+    """With /tmp/mongodb-27017.sock of another user, mongod would not start; else it deletes it."""
+    state(without_mongo_uri, "start")
+    lines = (data / "mongod.log").read_text().splitlines()
+    shown = [
+        each["attr"]["address"] for each in map(json.loads, lines) if "Listening" in each["msg"]
+    ]
+    assert shown == [str(data / "mongod.sock")]
+
+
 def test_second_start_keeps_the_process(without_mongo_uri: Freshet) -> None:
     first = state(without_mongo_uri, "start")
     assert state(without_mongo_uri, "start") == first

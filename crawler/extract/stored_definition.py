@@ -30,6 +30,8 @@ PLAIN_HEADERS = frozenset(
     }
 )  # fmt: skip
 
+# Stands for a secret where a definition is shown.
+HIDDEN = "***"
 # What to do about the usual mistakes in TOML, by what the parser reports.
 TOML_HINTS = {
     "in a string": r". Write patterns in single quotes: '/item/\d+'",
@@ -69,10 +71,9 @@ class Definition:
         session cookie may have any name.
         """
         kept, withheld = dict(values), []
-        for key, entry in secrets_of(values):
-            if not VARIABLE.search(str(values[key][entry])):
-                kept[key] = {each: kept[key][each] for each in kept[key] if each != entry}
-                withheld.append(f"{key}.{entry}")
+        for key, entry in _literal_secrets(values):
+            kept[key] = {each: kept[key][each] for each in kept[key] if each != entry}
+            withheld.append(f"{key}.{entry}")
         keys = json.dumps(kept, ensure_ascii=False, default=str)
         return cls(name, reader, keys, file, tuple(withheld))
 
@@ -104,6 +105,26 @@ def secrets_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         for key, plain in (("headers", PLAIN_HEADERS), ("cookies", frozenset[str]()))
         for name, value in (values[key] if isinstance(values.get(key), Mapping) else {}).items()
         if name.lower() not in plain or VARIABLE.search(str(value))
+    ]
+
+
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition to show, with `***` for each value that may be a secret.
+
+    Variables stay, because they show only their names.
+    """
+    shown = dict(values)
+    for key, entry in _literal_secrets(values):
+        shown[key] = {**shown[key], entry: HIDDEN}
+    return shown
+
+
+def _literal_secrets(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers and cookies that may be secrets and are not in a variable."""
+    return [
+        (key, entry)
+        for key, entry in secrets_of(values)
+        if not VARIABLE.search(str(values[key][entry]))
     ]
 
 

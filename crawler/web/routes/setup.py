@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from crawler.errors import Busy, FreshetError, first_problem
 from crawler.extract.fields import FieldType
-from crawler.extract.stored_definition import edited_toml, toml_of
+from crawler.extract.stored_definition import edited_toml, toml_of, without_secrets
 from crawler.reports import site_setup
 from crawler.reports.site_setup import (
     PATTERN_KEYS,
@@ -148,8 +148,9 @@ async def _results(
 
 
 def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
+    """Return the definition as TOML, without possible secrets: viewers see it, too."""
     try:
-        values = edit.values(editable.values if editable else None)
+        values = without_secrets(edit.values(editable.values if editable else None))
     except FreshetError:
         return ""
     return edited_toml(editable.text, values) if editable and editable.text else toml_of(values)
@@ -309,7 +310,7 @@ class StoredDefinition(BaseModel):
 
     definition: DefinitionEdit = Field(description="the keys that can be edited")
     digest: str = Field(description="to be sent with an edit, so that no other edit gets lost")
-    toml: str = Field(description="the whole definition as TOML")
+    toml: str = Field(description="the whole definition as TOML; literal secrets are `***`")
 
 
 class SavedDefinition(BaseModel):

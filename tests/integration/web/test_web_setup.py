@@ -625,6 +625,38 @@ def test_definition_with_withheld_secrets_is_not_editable(local: Browser, databa
     assert local.get("/setup/sites/nope").status_code == 404
 
 
+def test_secrets_of_a_file_are_not_shown(
+    local: Browser, stored: tuple[Db, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "third secret")
+    text = (
+        'name = "shop"\nstart_urls = ["https://shop.example/"]\nitem_pages = "/item/"\n\n'
+        '[headers]\nX-Key = "first secret"\nX-Name = "${SHOP_KEY}"\nAccept-Language = "fr"\n\n'
+        '[cookies]\nsid = "second secret"\n'
+    )
+    path = tmp_path / "shop.toml"
+    path.write_text(text, encoding="utf-8")
+    put(stored[0], path, {"name": "shop"}, withheld=["headers.X-Key", "cookies.sid"])
+    page, api = local.get("/setup/sites/shop"), local.get("/api/v1/setup/sites/shop")
+    preview = local.get("/setup/preview", params=form(local, digest=editing(local)[1]))
+    for response in (page, api, preview):
+        assert response.status_code == 200
+        assert "first secret" not in response.text
+        assert "second secret" not in response.text
+        assert "${SHOP_KEY}" in response.text
+    values = api.json()["definition"] | {"timezone": "Europe/Paris"}
+    saved = local.request(
+        "PUT", "/api/v1/setup/sites/shop",
+        json={"definition": values, "digest": api.json()["digest"]},
+        headers={"Origin": local.origin, "X-CSRF-Token": local.token("/setup")},
+    )  # fmt: skip
+    assert saved.status_code == 200
+    assert "second secret" not in saved.text
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert written["headers"]["X-Key"] == "first secret"
+    assert written["cookies"] == {"sid": "second secret"}
+
+
 def test_viewers_cannot_fetch_or_save(anna: Browser, vic: Browser) -> None:
     assert vic.get("/setup").status_code == 200
     token = vic.token("/account")

@@ -29,7 +29,14 @@ from crawler.items import (
     planned_feed_size,
 )
 from crawler.storage import leases
-from crawler.storage.client import Database, Document, in_batches, keep_newest, write_all
+from crawler.storage.client import (
+    Database,
+    Document,
+    in_async_batches,
+    in_batches,
+    keep_newest,
+    write_all,
+)
 from crawler.storage.visits import row_of
 from crawler.utils.time import EPOCH, HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import host_of
@@ -610,8 +617,9 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     Pages that may have been login pages, broken ones, and redirects to other pages count as failed,
     and are requested without conditions: the answer may have been to missing cookies or headers.
 
-    Returns the number of each. Skips pages that the server reports as missing, aliases, and targets
-    that are never visited. Safe to repeat.
+    Returns the number of each. Skips pages that the server reports as missing, targets that are
+    never visited, and aliases, unless they may be pages that redirect to a login page. Safe to
+    repeat.
     """
     later: Document = {
         "spider": wrapper.name, "next_visit": {"$gt": at, "$lt": NEVER},
@@ -627,6 +635,10 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     }  # fmt: skip
     unconditional = now | {"$unset": {"etag": "", "last_modified": ""}}
     failed += (await db.targets.update_many(later | unclear, unconditional)).modified_count
+    unclear_pages = db.targets.find({"spider": wrapper.name, "doubtful": True}, {"url": 1})
+    async for batch in in_async_batches(unclear_pages, BATCH):
+        aliases: Document = {"alias_of": {"$in": [row["url"] for row in batch]}}
+        failed += (await db.targets.update_many(later | aliases, unconditional)).modified_count
     plain: Document = {"$not": {"$regex": f"\\{CAPS_SEPARATOR}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {

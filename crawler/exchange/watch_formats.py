@@ -237,7 +237,7 @@ def _watch(
     # Old versions lack the switch, and the interval of the watch is empty if it is not set.
     uses_default = bool(values.get("time_between_check_use_default"))
     own = requests if uses_default else values
-    watch.every = _interval(own) or _interval(requests)
+    watch.every = _interval(watch, own) or _interval(watch, requests)
     limit = mapping(own.get("time_schedule_limit"))
     if limit.get("enabled"):
         default_zone = application.get("scheduler_timezone_default") or application.get("timezone")
@@ -286,7 +286,7 @@ def _refusal(values: Mapping[str, Any], url: str) -> str | None:
     return "the URL is a template" if "{{" in url or "{%" in url else None
 
 
-def _interval(values: Mapping[str, Any]) -> float | None:
+def _interval(watch: Watch, values: Mapping[str, Any]) -> float | None:
     """Return the interval of one watch or of all watches, in seconds; None if it is not set."""
     parts = mapping(values.get("time_between_check"))
     try:
@@ -294,6 +294,7 @@ def _interval(values: Mapping[str, Any]) -> float | None:
         # Versions before 0.39.5 have minutes.
         return total or float(values.get("minutes_between_check") or 0) * 60 or None
     except (TypeError, ValueError, OverflowError):
+        watch.lose("time_between_check", "not a number")
         return None
 
 

@@ -326,11 +326,18 @@ def _line(name: str, values: Iterable[str]) -> str:
 def _price(value: Any) -> str:
     """Return a price with two decimals, or the text as it is if it is not a number."""
     text = _text(value)
-    read = read_price(text) if text else None
-    if read is None:
+    first = value[0] if isinstance(value, list) and value else value
+    amount: float
+    # A number of JSON has no thousands separators: 1.299 is no 1299.
+    if isinstance(first, int | float) and not isinstance(first, bool):
+        amount = first
+    elif text and (read := read_price(text)) is not None:
+        amount = read["amount"]
+    else:
         return text
-    amount = read["amount"]
-    return f"{amount:.2f}" if amount == round(amount, 2) else f"{amount:g}"
+    if isinstance(amount, int):
+        return f"{amount}.00"[:MAX_VALUE_CHARACTERS]
+    return f"{amount:.2f}" if amount == round(amount, 2) else str(amount)
 
 
 def _text(value: Any) -> str:

@@ -42,6 +42,7 @@ from crawler.feeds.draft import (
 from crawler.feeds.recover import decoded
 from crawler.feeds.rss_atom import xml_source
 from crawler.items import Entry, FeedDocument, NoFeed
+from crawler.utils import exact_json
 from crawler.utils.text import listed
 from crawler.utils.urls import canonical
 
@@ -152,7 +153,7 @@ def json_source(
     max_entries: further entries are left out
     """
     try:
-        feed = json.loads(text, strict=False)
+        feed = exact_json.loads(text)
     except RecursionError:
         raise NoFeed("JSON, nested too deeply") from None
     except ValueError as error:

@@ -94,6 +94,8 @@ def _sqlite(url: URL, source: Source) -> Backend:
             address, uri=True, timeout=source.seconds, check_same_thread=False
         )
         connection.execute("PRAGMA query_only = ON")
+        # SQLite does not check the encoding of texts.
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         return connection
 
     def set_timeout(connection: Connection, seconds: float) -> None:

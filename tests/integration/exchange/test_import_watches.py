@@ -507,11 +507,12 @@ def test_every_setting_of_a_watch_is_carried_over_or_reported(tmp_path: Path) ->
         tmp_path,
         {"title": "Kettle", "url": "https://a.example/x#part", "future_setting": 1,
          "filter_text_removed": False, "extract_lines_containing": ["a"], "processor": "image_diff",
-         "uuid": "u", "last_checked": 5, "notification_muted": False},
+         "uuid": "u", "last_checked": 5, "notification_muted": False,
+         "time_between_check": {"hours": "often"}},
     )  # fmt: skip
     assert {*lost} == {
         "title", "#part", "future_setting", "filter_text_removed", "extract_lines_containing",
-        "processor",
+        "processor", "time_between_check",
     }  # fmt: skip
     job = "url: https://a.example/\nname: Kettle\nfuture: 1\nfilter: [html2text]\n"
     file = read_watches(written(tmp_path / "urls.yaml", job))

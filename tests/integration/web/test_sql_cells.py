@@ -74,6 +74,12 @@ def test_query_results_of_both_databases_become_cells(
     assert all(row["execution_seconds"] > 0 for row in cells.values())
 
 
+def test_text_in_a_wrong_encoding_is_stored(freshet: Freshet, database: Db, file_url: str) -> None:
+    sql = "SELECT CAST(x'74656120ff' AS TEXT) AS name"
+    read_cells(freshet, database_of("lite", file_url) + cell("tea", "lite", sql))
+    assert base(database)["tea"]["content"]["rows"] == [{"name": "tea \ufffd"}]
+
+
 def test_changed_table_is_logged_as_a_change(
     freshet: Freshet, database: Db, rates: Postgres
 ) -> None:

@@ -294,3 +294,19 @@ def test_elements_that_selectors_match_are_left_out() -> None:
     assert "Nothing beats" not in text
     assert text.endswith("It ships today.")
     assert "Nothing beats" in source.css(".quote").get("")
+
+
+@pytest.mark.parametrize(
+    ("price", "shown"),
+    [
+        ("9007199254740993", "9007199254740993.00"),
+        ("1234567.891", "1234567.891"),
+        ("1.299", "1.299"),
+        ("0.5", "0.50"),
+        ("12", "12.00"),
+    ],
+)
+def test_prices_in_json_ld_keep_all_digits(price: str, shown: str) -> None:
+    script = f'{{"name": "A", "offers": {{"price": {price}}}}}'
+    offers = values(PROSE, f"<script type='application/ld+json'>{script}</script>")["offers"]
+    assert offers == [f"A: {shown}"]

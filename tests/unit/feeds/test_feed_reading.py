@@ -309,6 +309,12 @@ def test_fields_of_wrong_types_are_ignored() -> None:
     assert (entry.url, entry.content) == (None, {"main_text": "Said"})
 
 
+def test_half_an_emoji_in_a_json_feed_is_a_replacement_character() -> None:
+    entry = only(json_feed({"id": "a\ud83d", "title": "Sea \ud83d", "content_text": "\ude00 Said"}))
+    assert entry.content == {"title": "Sea \ufffd", "main_text": "\ufffd Said"}
+    assert entry.id == "a\ufffd"
+
+
 def test_media_rss_files_are_enclosures() -> None:
     entry = only(rss(item(
         '<media:content url="/img/1.jpg" medium="image"/><media:group>'

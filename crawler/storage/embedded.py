@@ -39,6 +39,8 @@ from crawler.utils.process import process_state
 
 START_SECONDS = 60
 STOP_SECONDS = 60
+# mongod aborts if it cannot open a file for each collection and index: the usual limit is 1,024.
+MANY_FILES = 'ulimit -n "$(ulimit -Hn)"; exec "$@"'
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
@@ -307,6 +309,7 @@ class EmbeddedServer:
 
     def _command(self) -> list[str]:
         return [
+            "sh", "-c", MANY_FILES, "sh",
             find_mongod(self.mongod, self.folder),
             "--fork",
             "--dbpath", str(self.folder / "db"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -142,6 +143,17 @@ def test_server_leaves_the_default_socket_to_other_servers(
         each["attr"]["address"] for each in map(json.loads, lines) if "Listening" in each["msg"]
     ]
     assert shown == [str(data / "mongod.sock")]
+
+
+def test_server_may_open_as_many_files_as_the_system_allows(without_mongo_uri: Freshet) -> None:
+    """Otherwise mongod aborts with many databases or collections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+    try:
+        pid = state(without_mongo_uri, "start")["pid"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_second_start_keeps_the_process(without_mongo_uri: Freshet) -> None:

@@ -227,6 +227,8 @@ def test_rejected_database_write_fails_the_run(
     collection: str, freshet: Freshet, database: Db, site: Pages
 ) -> None:
     """These collections belong to the run, not to a single page."""
+    # A text that is long enough to be compared with other posts.
+    site.item("item-0.html", "A kettle of polished copper that holds two liters and whistles")
     assert crawl(freshet, site, "").code == 0
     site.item("item-0.html", "Item 0 changed")
     if collection == "meta":

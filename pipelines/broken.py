@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from crawler.extract.response import NOTHING
 from crawler.extract.site_definition import OPTIONAL_VALUES
 from crawler.frontier.session import Session
 from crawler.items import FAILED, SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
@@ -16,7 +17,6 @@ from crawler.storage.client import Document
 from crawler.utils.text import listed
 
 LOGIN_PATH = re.compile(r"(?<![a-z])(log-?in|logon|sign[-_]?in|consent|captcha)(?![a-z])")
-NOTHING: tuple[Any, ...] = (None, [], "")
 # Smaller lists often lose this share of their links in an ordinary change.
 MIN_LINKS = 10
 # A field is usual if at least this share of the newest items of the site has it.

@@ -25,7 +25,7 @@ from crawler.errors import QueryFailed
 from crawler.extract.documents import JsonPage, by_content
 from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
-from crawler.extract.shells import needs_browser
+from crawler.extract.shells import MAX_TEXT_CHARACTERS, needs_browser
 from crawler.items import Fetched, Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 from crawler.utils.text import GUESSED_BYTES, guessed_encoding
@@ -259,8 +259,10 @@ def stand_in(page: TextResponse, *, is_known: bool) -> tuple[Outcome, str] | Non
 def judge(page: TextResponse, fetched: Fetched) -> None:
     """Set whether another page was sent instead of the requested one, or may have been."""
     values = fetched.content or {}
-    # Of a page with other values than these, something can be read without a browser.
-    has_values = any(v not in NOTHING for n, v in values.items() if n not in PAGE_TEXTS)
+    # Of a page with a long text, or with other values, something can be read without a browser.
+    has_values = len(str(values.get("main_text") or "")) > MAX_TEXT_CHARACTERS or any(
+        value not in NOTHING for name, value in values.items() if name not in PAGE_TEXTS
+    )
     if not has_values and (problem := needs_browser(page)) is not None:
         fetched.stand_in, fetched.doubtful = (Outcome.SHELL, problem), True
         return

@@ -34,8 +34,8 @@ from crawler.errors import ConfigError, first_problem
 from crawler.extract.keys import Names, Patterns, as_tuple
 from crawler.extract.prices import read_number
 from crawler.items import Event, Wanted
-from crawler.utils.edits import differs
 from crawler.utils.regex import compiled
+from crawler.utils.text import differs
 
 # Stands for all values of an item together.
 ALL_FIELDS = "content"

@@ -32,8 +32,8 @@ from crawler.notify.messages import MAX_EDITS, MAX_FIELDS, MAX_SHOWN_POSTS
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
-from crawler.utils.edits import differs, edits
-from crawler.utils.text import count, is_price, listed
+from crawler.utils.edits import edits
+from crawler.utils.text import count, differs, is_price, listed
 
 # Characters of a value that a message shows.
 MAX_CHARACTERS = 500

@@ -13,9 +13,8 @@ from typing_extensions import TypedDict
 from crawler.items import Outcome
 from crawler.storage import change_events, visits
 from crawler.storage.client import Database, Document
-from crawler.utils.edits import differs
 from crawler.utils.terminal import printable
-from crawler.utils.text import count, is_price, price
+from crawler.utils.text import count, differs, is_price, price
 
 # Characters.
 MAX_SUMMARY = 160

@@ -36,8 +36,8 @@ from crawler.storage.change_events import NEVER_SEEN, PageState
 from crawler.storage.client import Database, Document
 from crawler.storage.readers import Reader
 from crawler.utils.diff import Matcher
-from crawler.utils.edits import Edit, differs, edits, shown
-from crawler.utils.text import MAX_CHARACTERS, seen_text
+from crawler.utils.edits import Edit, edits, shown
+from crawler.utils.text import MAX_CHARACTERS, differs, seen_text
 from crawler.utils.urls import common_start
 
 ChangeKind = Literal["new", "changed", "gone", "back"]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from crawler.utils.diff import Matcher, by_word
-from crawler.utils.text import is_price, price, seen, seen_text
+from crawler.utils.text import differs, is_price, price, seen_text
 from crawler.utils.time import iso
 
 # Values of one line and at most this length are shown as a whole.
@@ -55,11 +55,6 @@ def edits(
             else:
                 more += 1
     return found, more
-
-
-def differs(before: Any, after: Any) -> bool:
-    """Return whether two values differ to the eye; invisible characters make no difference."""
-    return bool(before != after) and seen(before) != seen(after)
 
 
 def shown(value: Any) -> str:

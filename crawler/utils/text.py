@@ -76,6 +76,11 @@ def seen(value: Any) -> Any:
     return value
 
 
+def differs(before: Any, after: Any) -> bool:
+    """Return whether two values differ to the eye; invisible characters make no difference."""
+    return bool(before != after) and seen(before) != seen(after)
+
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -153,7 +153,6 @@ class Starter:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end, self._ended = os.pipe()
         self._thread = threading.Thread(target=self._start, daemon=True)
-        self._process: subprocess.Popen[bytes] | None = None
 
     def listen(self) -> None:
         """Put the path of the socket into the environment, and wait for the first connection."""
@@ -172,8 +171,6 @@ class Starter:
         del os.environ[self._variable]
         os.close(self._ended)
         self._thread.join()
-        if self._process is not None:
-            self._process.wait()
         self._listener.close()
         os.close(self._end)
         shutil.rmtree(self._folder)
@@ -185,14 +182,17 @@ class Starter:
         is_of_clocks = self._variable == OF_CLOCKS
         preloaded = {"LD_PRELOAD": str(library(self._folder))} if is_of_clocks else {}
         # Its standard input ends with this process.
-        self._process = subprocess.Popen(
+        subprocess.run(
             [*command, str(self._listener.fileno()), _executable()],
             cwd=running.ROOT,
             env=os.environ | preloaded,
             stdin=self._end,
             stdout=subprocess.DEVNULL,
             pass_fds=[self._listener.fileno()],
+            check=False,
         )
+        # Without a starter, as when a module cannot be imported, tests fail at once.
+        self._listener.close()
 
 
 def begin() -> None:

@@ -23,14 +23,17 @@ ADDRESS = f"http://127.0.0.1:{PORT}"
 SPEED = 60.0
 # The site begins with a past: some items have come and gone.
 BEGIN = START + timedelta(weeks=2, hours=9)
+# The tutorial follows one item. By day, it changes about twice in an hour of the shop, so there is
+# something to see after a few minutes.
+FOLLOWED, FOLLOWED_PER_WEEK = 38, 100.0
 
 
 class Front(BaseHTTPRequestHandler):
     """Serves the demo site's shop by the paths of the tutorials, and its blog as a feed."""
 
     protocol_version = "HTTP/1.1"
-    world = World()
-    # The tutorial follows item 1, so it is the one that changes most often.
+    world = World(per_week={FOLLOWED: FOLLOWED_PER_WEEK})
+    # The one that changes most often is item 1.
     items = sorted(world.items, key=lambda item: (item.ends is not None, item.appears > START,
                                                   -item.per_week, item.number))  # fmt: skip
     now: Callable[[], datetime]

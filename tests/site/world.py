@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from types import MappingProxyType
 
 from tests.site import markup
 from tests.site.blog import TAGS, make_posts
@@ -51,12 +53,23 @@ class Page:
 
 
 class World:
-    """The whole site; `start` is a Monday 00:00 UTC and `items` includes later arrivals."""
+    """The whole site.
 
-    def __init__(self, seed: int = 7, start: datetime = START, items: int = 200) -> None:
+    start: a Monday 00:00 UTC
+    items: includes later arrivals
+    per_week: changes a week of some items, by number, in place of random rates
+    """
+
+    def __init__(
+        self, seed: int = 7, start: datetime = START, items: int = 200,
+        per_week: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.seed = seed
         self.start = start
-        self.items = make_items(seed, start, items)
+        self.items = [
+            replace(item, per_week=per_week.get(item.number, item.per_week))
+            for item in make_items(seed, start, items)
+        ]
         self.posts = make_posts(seed, start)
         self._items = {item.path: item for item in self.items}
         self._posts = {post.path: post for post in self.posts}

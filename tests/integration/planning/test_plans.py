@@ -235,8 +235,9 @@ def test_next_crawl_finishes_an_interrupted_activation(
     db, uri = stored
     pages.list("list.html", [])
     wrapper = freshet.wrapper(
-        SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
-    )
+        SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"},
+        allowed_domains=["127.0.0.1", "shop.example"],
+    )  # fmt: skip
     # Targets read with another site definition would all be due.
     put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
     kill_while_activating(db, uri)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -235,6 +237,8 @@ class _Explorer:
     steppers: Sequence[Stepper]
     begin: Callable[[], Awaitable[list[Awaitable[Any]]]]
     documents: Callable[[], Awaitable[Any]]
+    # All processes do the same work, so states that differ only in who is who are one.
+    are_alike: bool
     # The steps that were not tried in a state, because another interleaving has the same effect.
     seen: dict[bytes, frozenset[Choice]] = field(default_factory=dict)
     waiting: list[tuple[Interleaving, frozenset[Choice]]] = field(
@@ -259,9 +263,9 @@ class _Explorer:
         shared: str | None = None
         while True:
             shared = shared or repr(plain(await self.documents(), labels))
-            running, digest = self._running(dead), self._digest(dead, shared)
+            running, (digest, order) = self._running(dead), self._digest(dead, shared)
             is_new = digest not in self.seen
-            choices = self._untried(digest, running, sleeping, dead)
+            choices = self._untried(digest, order, running, sleeping, dead)
             if not choices:
                 break
             commands = {number: self.steppers[number].command for number in running}
@@ -290,23 +294,39 @@ class _Explorer:
     def _running(self, dead: int | None) -> list[int]:
         return [n for n, each in enumerate(self.steppers) if n != dead and not each.has_ended]
 
-    def _digest(self, dead: int | None, shared: str) -> bytes:
-        state = ([each.history for each in self.steppers], dead, shared)
-        return hashlib.blake2b(repr(state).encode(), digest_size=16).digest()
+    def _digest(self, dead: int | None, shared: str) -> tuple[bytes, tuple[int, ...]]:
+        """Return a digest of a state, and the order of the processes in which it was computed."""
+        numbers = range(len(self.steppers))
+        orders = list(permutations(numbers)) if self.are_alike else [tuple(numbers)]
+        return min((self._digest_in(order, dead, shared), order) for order in orders)
+
+    def _digest_in(self, order: tuple[int, ...], dead: int | None, shared: str) -> bytes:
+        state = repr((
+            [self.steppers[number].history for number in order],
+            None if dead is None else order.index(dead),
+            shared,
+        ))  # fmt: skip
+        # Ids are named after the process that used them first.
+        places = {self.steppers[number].name: at for at, number in enumerate(order)}
+        named = re.sub(r"\bw\d+(?=\.)", lambda match: f"w{places[match[0]]}", state)
+        return hashlib.blake2b(named.encode(), digest_size=16).digest()
 
     def _untried(
-        self, digest: bytes, running: list[int], sleeping: frozenset[Choice], dead: int | None
-    ) -> list[Choice]:
+        self, digest: bytes, order: tuple[int, ...], running: list[int],
+        sleeping: frozenset[Choice], dead: int | None,
+    ) -> list[Choice]:  # fmt: skip
         """Return the steps to try in a state, and note which ones are left out."""
         choices = [Choice(number) for number in running]
         if dead is None:
             writing = [number for number in running if self.steppers[number].command.is_write]
             choices += [Choice(number, dies=True) for number in writing]
+        ordered = frozenset(Choice(order.index(each.process), each.dies) for each in sleeping)
         before = self.seen.get(digest)
-        self.seen[digest] = sleeping if before is None else before & sleeping
+        self.seen[digest] = ordered if before is None else before & ordered
         return [
             each for each in choices
-            if each not in sleeping and (before is None or each in before)
+            if each not in sleeping
+            and (before is None or Choice(order.index(each.process), each.dies) in before)
         ]  # fmt: skip
 
 
@@ -316,6 +336,8 @@ async def explore(
     documents: Callable[[], Awaitable[Any]],
     after_death: Callable[[int], Awaitable[None]],
     problem: Callable[[], Awaitable[str | None]],
+    *,
+    are_alike: bool = False,
     max_failures: int = 5,
 ) -> Explored:
     """Run processes in all interleavings of their commands, in which at most one of them dies.
@@ -324,12 +346,13 @@ async def explore(
     documents:   returns all documents that the processes share
     after_death: repeats the work of a process that died, once the others have ended
     problem:     returns what is wrong at the end; None: nothing
+    are_alike:   all processes do the same work
 
     Of interleavings that differ only in the order of steps that commute, one is followed (sleep
     sets: Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). A
     process that dies before a read has the same effects as one that dies before its next write.
     """
-    explorer, result = _Explorer(steppers, begin, documents), Explored()
+    explorer, result = _Explorer(steppers, begin, documents, are_alike), Explored()
     while explorer.waiting and len(result.failures) < max_failures:
         interleaving, dead, is_end = await explorer.follow()
         if not is_end:

@@ -69,7 +69,10 @@ async def explored(
             broken = await wrong_clusters(own, Registry.of(own, SCHEME))
             return None if len(shown) == 1 and not broken else f"originals {shown}, {broken}"
 
-        return await explore(steppers, begin, documents, after_death, problem)
+        are_alike = all(batch == batches[0] for batch in batches)
+        return await explore(
+            steppers, begin, documents, after_death, problem, are_alike=are_alike
+        )
 
 
 # Minutes each: to try them, run `INTERLEAVINGS=all make soak ARGS=tests/integration/dedup`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -65,7 +64,6 @@ from crawler.extract.site_definition import Wrapper
 from crawler.extract.sitemaps import Listing, listing_of, unread_list
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import NotRequested, RunEnded
-from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
 from crawler.items import ARCHIVED, Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
@@ -95,8 +93,6 @@ SITEMAP_AS_ITEM = (
 ARGUMENTS = "-a"
 # Scrapy setting for commands that only inspect pages: no crawl run begins. Not for users.
 INSPECTS = "INSPECTS_PAGES"
-# Modules with spider classes that override methods, but only visit due targets.
-PROJECT_MODULES = ("spiders.site", "spiders.feeds")
 
 
 class Arguments(BaseModel):
@@ -130,7 +126,6 @@ class WrapperSpider(Spider):
 
     def __init__(self, **given: Any) -> None:
         self.arguments = self.read_arguments(given)
-        self.read_at = time.time()
         self.wrapper = self.read_wrapper(self.arguments)
         super().__init__(name=self.wrapper.name)
         self.cell_reader = CellReader(self)
@@ -178,11 +173,6 @@ class WrapperSpider(Spider):
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
-        if self.only_reads_pages():
-            definition = self.wrapper.definition
-            keys, file = (definition.keys, definition.file) if definition else (None, None)
-            modules = crawler.settings.getlist("SPIDER_MODULES")
-            self.session.inputs = digest_of_inputs(self.config, modules, keys, file, self.read_at)
         processes = min(self.config.read_processes, os.cpu_count() or 1)
         # A method of a subclass may need more than the page.
         is_ours = type(self).read_item is WrapperSpider.read_item
@@ -241,23 +231,6 @@ class WrapperSpider(Spider):
         parts = map(vars, _own_classes(cls))
         own = {name for part in parts for name, value in part.items() if callable(value)}
         return frozenset(name for name in own - set(dir(WrapperSpider)) if name[0] != "_")
-
-    @classmethod
-    def only_reads_pages(cls) -> bool:
-        """Return whether a run of this spider does nothing if nothing is due.
-
-        A subclass may have fields and `read_item`. With other methods of its own, or with settings,
-        it may do anything.
-        """
-        if cls.custom_settings:
-            return False
-        inherited = set(dir(WrapperSpider)) - {"read_item", "__module__"}
-        return not any(
-            name in inherited and callable(getattr(value, "__func__", value))
-            for part in _own_classes(cls)
-            if part.__module__ not in PROJECT_MODULES
-            for name, value in vars(part).items()
-        )
 
     async def start(self) -> AsyncIterator[Request]:
         """Yield requests for due targets, as fast as the crawl processes them."""

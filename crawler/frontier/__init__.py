@@ -8,7 +8,7 @@ implement the queue and the Scrapy scheduler that uses it, and validate requests
 `rate_limits` limits the requests per host. Both use `run_limits`, which orders the targets and ends
 a run at its limit, outside visiting hours, or when a cap of the plan is reached.
 `lifecycle` prepares a run, counts it, and creates the warnings that are logged at its end;
-`summary` sums it up in one line. `quiet` ends a run with nothing to do before Scrapy starts.
+`summary` sums it up in one line.
 
 A frontier never fetches, parses or stores a page, and does not decide when to revisit it: the plan
 does.

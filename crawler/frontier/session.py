@@ -63,8 +63,6 @@ class Session:
 
     frontier:  source of the targets
     archive:   archive of the site; None without one
-    inputs:    digest of what the run reads outside of the database; None if runs with nothing due
-               must not be skipped
     lease:     lease on the runs of this spider; a process without it must not write
     in_flight: keys of targets that are handed out but not stored yet
     findings:  number of released targets whose visits may have made other targets due
@@ -95,7 +93,6 @@ class Session:
     archive: ArchiveWriter | None = None
     started: datetime
     run: ObjectId | None = None
-    inputs: str | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
@@ -497,7 +494,6 @@ class Session:
         broken = await alarms.record_broken(self.db, self.spider, visits, self.clock.now(), wanted)
         for line in (*self.warnings.lines, *broken):
             logger.warning("%s: %s", self.spider, line)
-        await runs.note_inputs(self.db, self.spider, self.inputs)
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property

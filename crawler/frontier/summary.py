@@ -151,7 +151,8 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
             f"{ALL_NOW})"
         )
     else:
-        parts += _nothing_due(session.end_state.remaining, session.clock.now())
+        remaining = _not_due(session.end_state.remaining, session.clock.now())
+        parts += ["nothing visited: nothing was due", *remaining]
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
         parts.append(f"{count(new, 'new post')}, {edited:,.0f} edited, about {missed:,.0f} missed")
@@ -187,15 +188,6 @@ def _outcomes(counts: dict[str, float]) -> str:
     readable = f"{read:.0f} of the {visits:.0f} could be read"
     unread = "" if accuracy == 1 else "; the others failed, were blocked or are gone"
     return f"{line}; accuracy {accuracy:.2%} ({readable}{unread})"
-
-
-def quiet_sentence(spider: str, remaining: RemainingTargets, now: datetime) -> str:
-    """Return the summary of a run for which nothing was due. remaining: its targets."""
-    return f"{spider}: {'; '.join(_nothing_due(remaining, now))}"
-
-
-def _nothing_due(remaining: RemainingTargets, now: datetime) -> list[str]:
-    return ["nothing visited: nothing was due", *_not_due(remaining, now)]
 
 
 def _not_due(remaining: RemainingTargets, now: datetime) -> list[str]:

@@ -326,8 +326,6 @@ async def forget_url(
     for spider in {row["spider"] for row in rows} if delete else ():
         if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
             await boilerplate.forget(db, spider)
-        # The next run adds start URLs again.
-        await db.sites.update_one({"_id": spider}, {"$unset": {"inputs": ""}})
     names_in_order = dict.fromkeys((*of_pages, *counts))
     return {name: of_pages.get(name, 0) + counts[name] for name in names_in_order}
 

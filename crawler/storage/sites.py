@@ -116,9 +116,7 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     """
     document = settings_of(wrapper)
     definition = wrapper.definition
-    # The run stores its inputs at its end.
-    digests = {"digest": wrapper.digest, "inputs": None}
-    update: Document = {"$set": document | digests | {"at": now}}
+    update: Document = {"$set": document | {"digest": wrapper.digest, "at": now}}
     if definition is None or definition.is_too_long:
         update["$unset"] = {"definition": ""}
     elif definition.stored is None:

@@ -184,11 +184,6 @@ def collect_again() -> None:
     gc.set_threshold(*DEFAULTS)
 
 
-def spare_ending() -> None:
-    """Exempt all objects from the collections at the end of the process, which is about to end."""
-    gc.freeze()
-
-
 @cache
 def return_large_blocks() -> None:
     """Make the C library return large blocks to the operating system when they are freed.

@@ -19,7 +19,6 @@ from scrapy.spiderloader import SpiderLoaderProtocol, get_spider_loader
 from crawler.cli.base import Help, check_log_level, refuse_left_over, with_database
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, suggestion_or_all
-from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
 from crawler.utils.urls import proxy_problem
 
@@ -123,14 +122,10 @@ class Command(crawl.Command):
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
         if self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
             self.settings.set("LOG_VERSIONS", [], priority="default")
-        from crawler.frontier.quiet import end_quietly
 
         try:
             check_log_level(self.settings)
             refuse_proxies()
-            if end_quietly(self.settings, args[0], opts.spargs):
-                spare_ending()
-                sys.exit(0)
             # Importing this module makes Twisted inspect all loaded modules three times. Imported
             # later, by Scrapy's engine, that takes 0.1 s; here few modules are loaded.
             import scrapy.core.downloader.contextfactory  # noqa: F401

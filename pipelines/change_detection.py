@@ -5,36 +5,30 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
-from scrapy.exceptions import DropItem, IgnoreRequest
-from scrapy.http import Response
-from scrapy.utils.asyncgen import as_async_generator
+from scrapy.exceptions import DropItem
 
 from crawler.errors import StorageError
+from crawler.extract.content import comparable, digest
 from crawler.extract.list_wrappers import definitions
 from crawler.extract.noise import (
     RANDOM,
     after_visit,
-    in_vain,
-    is_chosen,
     is_long,
-    learned,
     passage_of,
-    places_in,
 )
 from crawler.extract.response import settle_stand_in
-from crawler.fetch.downloader import UNCONDITIONAL
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.session import Session
 from crawler.items import (
     CAPS_SEPARATOR,
-    CONFIRMS,
     FAILED,
     SEEN,
     Breakage,
@@ -47,13 +41,12 @@ from crawler.items import (
     TargetPlan,
     Visit,
 )
-from crawler.storage import posts, targets, visits
+from crawler.storage import posts, visits
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.text import count
 from crawler.utils.time import EPOCH, NEVER, http_date
 from pipelines.broken import BreakageDetector, is_replaced
-from pipelines.content import comparable, content_hash, digest, fill
 from schedules import calendar
 from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
@@ -76,8 +69,6 @@ MIN_REDUNDANT_LISTS, MAX_REDUNDANT_INTERVAL = 3, timedelta(days=7)
 UNDECIDED = "cannot be processed"
 EDITED = "the site definition was edited"
 AGAIN = "stored again after an interrupted fetch"
-# The jar of second requests: some A/B tests keep the variant of a visitor in a cookie.
-JAR = "second request"
 # Numbers of changes in a row in one passage that a run reports.
 REPORTED = frozenset({5, 10, 20, 40, 80, 160, 320})
 MAX_CHARACTERS = 80
@@ -170,7 +161,7 @@ class ChangesPipeline(SessionPipeline):
             if (login := await self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
-            await self.noise.confirm(visit)
+            visit.noise = noise_after(visit, self.session.wrapper)
             old = await self.session.writer.old_contents.of(item) if visit.changed else None
             if old is not None and self._is_other_page(item, old):
                 return as_gone(item, self.rules)
@@ -211,31 +202,18 @@ class ChangesPipeline(SessionPipeline):
             return estimated_diff_size(before, after)
 
 
-async def second_request(
-    session: Session, fetched: Fetched, parse: Callable[[Response], Any]
-) -> Fetched | None:
-    """Request a target again, without cookies of the run; None if it fails or is another page.
-
-    parse: callback of the spider that yields a Fetched
-    """
-    crawler = session.crawler
-    request = cast("Any", crawler.spider).request(fetched.target)
-    meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
-    session.second_requests += 1
-    try:
-        assert crawler.engine is not None
-        response = await crawler.engine.download_async(request.replace(meta=meta))
-        second: Fetched
-        (second,) = [each async for each in as_async_generator(parse(response))]
-        if second.outcome is not None or second.stand_in is not None:
-            return None
-        fill(second)
-    except Exception as error:  # noqa: BLE001 - without it, the change counts
-        # Not sent, for example because of `host_requests` or robots.txt.
-        session.second_requests -= isinstance(error, IgnoreRequest)
-        logger.debug("Second request for %s failed: %s", fetched.target.url, error)
+def noise_after(visit: Visit, wrapper: Wrapper) -> Noise | None:
+    """Return what is known of the random text of a page after a visit; None: as before. Pure."""
+    fetched, target = visit.fetched, visit.fetched.target
+    if target.kind is not Kind.ITEM or not wrapper.wants_main_text:
         return None
-    return second if second.final_url == fetched.final_url else None
+    noise = fetched.random_text
+    if not visit.changed:
+        counts = visit.outcome in SEEN and noise.score
+        return after_visit(noise, changed=False) if counts else None
+    if target.selector_digest != fetched.selector_digest or is_long(fetched.content or {}):
+        return None
+    return fetched.noise or after_visit(noise, changed=True)
 
 
 class NoiseDetector:
@@ -243,62 +221,12 @@ class NoiseDetector:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        # Pages of the site that were requested twice, and those of them that showed other text.
-        self._twice: list[int] | None = None
         # By number of changes in a row: the pages, and an example.
         self._repeats: Counter[int] = Counter()
         self._repeated: dict[int, str] = {}
         # By field: the pages on which only a random part of it changed, and an example.
         self._random: Counter[str] = Counter()
         self._random_examples: dict[str, str] = {}
-
-    async def confirm(self, visit: Visit) -> None:
-        """Set `noise` of a visit; a page that changes often may be requested a second time.
-
-        The content hash of the visit is that without the random text.
-        """
-        fetched, target = visit.fetched, visit.fetched.target
-        if target.kind is not Kind.ITEM or not self._session.wrapper.wants_main_text:
-            return
-        scheme = fetched.selector_digest
-        is_known = target.noise is not None and target.noise.scheme == scheme
-        noise = target.noise if target.noise is not None and is_known else Noise(scheme)
-        if not visit.changed:
-            if visit.outcome in SEEN and noise.score:
-                visit.noise = after_visit(noise, changed=False)
-            return
-        if target.selector_digest != scheme or is_long(fetched.content or {}):
-            return
-        visit.noise = after_visit(noise, changed=True)
-        first = comparable(fetched.content or {}, unordered=fetched.unordered)
-        is_due = visit.noise.score >= noise.wait or len(places_in(first, noise)) < len(noise.places)
-        if not is_due:
-            return
-        if self._twice is None:
-            db, spider = self._session.db, self._session.spider
-            stored = await targets.requested_twice(db, spider, scheme)
-            # Another page may have set it meanwhile.
-            self._twice = self._twice or [*stored]
-        if not is_chosen(target.key, noise, *self._twice):
-            visit.noise = in_vain(noise)
-            return
-        # Counted now, because other pages are processed until the response arrives.
-        self._twice[0] += not noise.requests
-        parse = cast("Any", self._session.crawler.spider).parse_target
-        second = await second_request(self._session, fetched, parse)
-        if second is None or second.content is None or is_long(second.content):
-            return
-        fixed = tuple(self._session.wrapper.fields)
-        again = comparable(second.content or {}, unordered=fetched.unordered)
-        visit.noise, lines = learned(first, again, noise, fixed)
-        self._twice[1] += visit.noise.is_suspicious and not noise.is_suspicious
-        if lines:
-            logger.info(
-                "%s: not compared, because it differs between two requests in a row: %r",
-                target.url, lines[0][:MAX_CHARACTERS],
-            )  # fmt: skip
-        target.noise = visit.noise
-        fetched.content_hash = content_hash(fetched)
 
     def reason(self, visit: Visit, old: Document | None) -> str | None:
         """Return why a visit with a content that differs is not a change of the page; else None.

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from crawler.errors import StorageError
+from crawler.extract import content
 from crawler.items import (
     SEEN,
     Bounds,
     Collected,
     Fetched,
     Kind,
+    KnownFeed,
     KnownPost,
     Monitor,
     Outcome,
@@ -29,7 +31,7 @@ from crawler.storage import feeds
 from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
 from crawler.utils.time import EPOCH
-from pipelines import change_detection, content
+from pipelines import change_detection
 from pipelines.change_detection import HOUR, MINUTE, Rules, SessionPipeline
 from schedules.history import CHANGE, MAX_CHANGES, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
@@ -43,8 +45,6 @@ NO_POSTS = content.digest([])
 MAX_BOUND_HOURS = 7 * 24.0
 # Posts of a shorter time say little about a feed's rate.
 MIN_RATE_HOURS = 1.0
-# Visits in a row with edited posts after which a feed is requested twice.
-MAX_EDITED_VISITS = 3
 # A post may appear this long after its date, because the date has no time or the editors took time.
 LATE = timedelta(hours=36)
 # Maximum number of posts that a feed keeps in its document regardless of their age.
@@ -79,103 +79,31 @@ class FeedsPipeline(SessionPipeline):
             return change_detection.as_error(item, change_detection.UNDECIDED, error, self.rules)
 
     async def _decided(self, item: Fetched) -> Visit:
-        read, db, target = self.session.patience.read, self.session.db, item.target
         if item.outcome is not None and item.outcome not in SEEN:
             return change_detection.decide(item, self.rules)
-        monitor = await read(lambda: feeds.monitor(db, target))
-        item.posts = with_offset(item, monitor)
-        stored: Mapping[str, KnownPost] | None = None
-        if item.push is not None or item.content_hash != target.content_hash:
-            ids = [post.id for post in item.posts]
-            stored = await read(lambda: feeds.posts_by_id(db, target, ids))
-            if monitor.posts and len(stored) < len(ids):
-                known = stored
-                stored = await read(lambda: feeds.posts_by_link(db, target, item.posts, known))
-            if monitor.posts and item.posts and not stored:
-                stored = await read(lambda: feeds.posts_by_title(db, target, item.posts))
-        if stored and item.push is None:
-            monitor = await self._without_random(item, monitor, stored)
-        else:
-            monitor = replace(monitor, edited_visits=0)
-        visit = decide(item, self.rules, monitor, stored)
+        assert item.known is not None, "the spider reads what is stored of a feed"
+        visit = decide(item, self.rules, item.known)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")
-            logger.info("%s: hub delivered different content for %s; fetching", target.url, posts)
+            url = item.target.url
+            logger.info("%s: hub delivered different content for %s; fetching", url, posts)
         if visit.has_new_content and item.posts and item.push is None:
-            other = await read(lambda: feeds.duplicate_of(db, item))
+            session = self.session
+            other = await session.patience.read(lambda: feeds.duplicate_of(session.db, item))
             if other is not None:
                 visit.become_alias(other, "the same posts as")
         return visit
 
-    async def _without_random(
-        self, item: Fetched, monitor: Monitor, stored: Mapping[str, KnownPost]
-    ) -> Monitor:
-        """Leave out edits that a second request shows to be random text or counters.
 
-        A feed is requested again if half of its known posts were edited, or if posts were edited on
-        the last visits, too. Returns the monitor with the number of these visits.
-        """
-        edits = sum(
-            known.content_hash not in ("", post.content_hash)
-            for post in item.posts
-            if (known := stored.get(post.id)) is not None
-        )
-        after = replace(monitor, edited_visits=monitor.edited_visits + 1 if edits else 0)
-        if not edits or (2 * edits < len(stored) and after.edited_visits < MAX_EDITED_VISITS):
-            return after
-        parse = cast("Any", self.session.crawler.spider).parse_feed
-        second = await change_detection.second_request(self.session, item, parse)
-        if second is not None:
-            item.posts, random = without_random(item.posts, second.posts, stored)
-            if random:
-                logger.info(
-                    "%s: edits of %s not stored, because the text differs between two requests "
-                    "in a row", item.target.url, count(random, "post"),
-                )  # fmt: skip
-        return after
-
-
-def without_random(
-    first: Sequence[Post], second: Sequence[Post], stored: Mapping[str, KnownPost]
-) -> tuple[tuple[Post, ...], int]:
-    """Return the posts of a document, with those that are random unchanged, and their number.
-
-    second: posts of a second request
-    stored: known posts by id
-
-    A new title that both documents have is an edit, whatever else is random.
-    """
-    again = {post.id: post for post in second}
-    posts, random = [], 0
-    for post in first:
-        known, other = stored.get(post.id), again.get(post.id)
-        is_random = (
-            known is not None
-            and known.content_hash not in ("", post.content_hash)
-            and other is not None
-            and other.content_hash != post.content_hash
-        )
-        if is_random and known is not None and other is not None:
-            title = post.content.get("title")
-            is_edit = title == other.content.get("title") and title != known.title
-            if not is_edit:
-                posts.append(replace(post, content_hash=known.content_hash))
-                random += 1
-                continue
-        posts.append(post)
-    return tuple(posts), random
-
-
-def decide(
-    fetched: Fetched, rules: Rules, monitor: Monitor, stored: Mapping[str, KnownPost] | None
-) -> Visit:
+def decide(fetched: Fetched, rules: Rules, known: KnownFeed) -> Visit:
     """Return the visit of a feed: its outcome, posts and next visit. Pure."""
+    monitor = known.monitor
     if fetched.document is None:
         visit = change_detection.decide(fetched, rules)
         if visit.history is not None and is_emptied(fetched, monitor):
             visit.history = fetched.target.history
     else:
-        collected = collect(fetched, monitor, stored)
+        collected = collect(fetched, monitor, known.posts)
         outcome = outcome_of(fetched, collected)
         intervals = rules.intervals(fetched.target)
         when, _ = change_detection.next_visit(fetched, outcome, rules.zone, intervals)
@@ -269,23 +197,6 @@ def _problems(fetched: Fetched, monitor: Monitor, renamed: int) -> Iterator[str]
             f"the ids of all {count(renamed, 'post')} changed since the last visit: recognized by "
             "link, title or date"
         )
-
-
-def with_offset(fetched: Fetched, monitor: Monitor) -> tuple[Post, ...]:
-    """Return the posts of a document, dated with the UTC offset that earlier documents showed.
-
-    See `crawler.feeds.draft.offset_of`.
-    """
-    offset = fetched.document.utc_offset_hours if fetched.document is not None else 0.0
-    lacking = timedelta(hours=monitor.utc_offset_hours - offset)
-    if lacking <= timedelta():
-        return fetched.posts
-    return tuple(
-        post
-        if post.has_offset or post.published is None
-        else replace(post, published=post.published - lacking)
-        for post in fetched.posts
-    )
 
 
 def false_dates(fetched: Fetched, new: Iterable[tuple[str, Post]]) -> int:

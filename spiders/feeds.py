@@ -6,7 +6,7 @@ attributes here, or in a file: `-a wrapper=feeds.toml`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,17 +17,21 @@ from pydantic import Field
 from scrapy import Request
 from scrapy.http import Response, TextResponse
 
+from crawler.errors import StorageError
+from crawler.extract.content import fill_safely
 from crawler.extract.list_wrappers import FeedsWrapper
 from crawler.extract.response import fresh_hours, moved_to, status_outcome
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
+from crawler.feeds.known_posts import after_edits, with_offset, without_random
 from crawler.fetch.places import PLACE_KEYS, OwnPlaces
 from crawler.frontier.session import Session
-from crawler.items import Fetched, Kind, NoFeed, Outcome, Target
-from crawler.storage import targets, websub
+from crawler.items import SEEN, Fetched, Kind, KnownFeed, KnownPost, NoFeed, Outcome, Target
+from crawler.storage import feeds, targets, websub
 from crawler.storage.websub import Delivery
 from crawler.utils.sandbox import LimitExceeded, TimeLimitExceeded, time_limit
+from crawler.utils.text import count
 from spiders.probe import reader_of, readers
 from spiders.wrapper import DUPLICATE_COLUMNS, Arguments, WrapperSpider
 
@@ -135,6 +139,12 @@ class FeedsSpider(WrapperSpider):
         return request.replace(callback=self.parse_feed) if target.kind is Kind.FEED else request
 
     async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
+        """Convert a response to a Fetched, to compare with what is stored of the feed."""
+        fetched = await self._read_document(response)
+        await self._compare(fetched)
+        yield fetched
+
+    async def _read_document(self, response: Response) -> Fetched:
         """Convert a response to a Fetched; an exception fails only this feed."""
         fetched = self.fetched(response, response.meta["target"])
         fetched.fresh_hours = fresh_hours(response)
@@ -150,7 +160,45 @@ class FeedsSpider(WrapperSpider):
                 hubs, topic = hubs_of_headers(links, response.url)
                 hubs = tuple(dict.fromkeys((*hubs, *document.hubs)))
                 fetched.document = replace(document, hubs=hubs, topic=topic or document.topic)
-        yield fetched
+        return fetched
+
+    async def _compare(self, fetched: Fetched) -> None:
+        """Read what is stored of a feed; request it again if its edits may be random.
+
+        An exception fails only this feed. Raises StorageError.
+        """
+        fill_safely(fetched)
+        if fetched.outcome is not None and fetched.outcome not in SEEN:
+            return
+        try:
+            fetched.known = await self._known(fetched)
+        except StorageError:
+            raise
+        except Exception as error:
+            self.logger.exception("Comparing %s failed", fetched.target.url)
+            reason = f"cannot be compared: {type(error).__name__}: {error}"
+            fetched.outcome, fetched.reason = Outcome.ERROR, reason[:300]
+
+    async def _known(self, fetched: Fetched) -> KnownFeed:
+        read, db, target = self.session.patience.read, self.session.db, fetched.target
+        monitor = await read(lambda: feeds.monitor(db, target))
+        fetched.posts = with_offset(fetched, monitor)
+        stored: Mapping[str, KnownPost] | None = None
+        if fetched.push is not None or fetched.content_hash != target.content_hash:
+            stored = await read(lambda: feeds.known_posts(db, target, fetched.posts, monitor))
+        if not stored or fetched.push is not None:
+            return KnownFeed(replace(monitor, edited_visits=0), stored)
+        monitor, is_doubtful = after_edits(monitor, fetched.posts, stored)
+        if is_doubtful and self.second_requests is not None:
+            second = await self.second_requests.send(fetched, self._read_document)
+            if second is not None:
+                fetched.posts, random = without_random(fetched.posts, second.posts, stored)
+                if random:
+                    self.logger.info(
+                        "%s: edits of %s not stored, because the text differs between two "
+                        "requests in a row", target.url, count(random, "post"),
+                    )  # fmt: skip
+        return KnownFeed(monitor, stored)
 
     def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
         """Return the feed's new URL; None without one.
@@ -169,6 +217,7 @@ class FeedsSpider(WrapperSpider):
         fetched.push, fetched.pushed_at, fetched.size = push.id, push.at, len(push.body)
         fetched.compared = self.wrapper.compared
         await self._read_feed(fetched, push.body, target.url, push.content_type)
+        await self._compare(fetched)
         return fetched
 
     async def _read_feed(self, fetched: Fetched, body: bytes, url: str, kind: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -64,6 +64,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.extract.sitemaps import Listing, listing_of, unread_list
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import NotRequested, RunEnded
+from crawler.fetch.second_requests import SecondRequests
 from crawler.frontier.session import Session
 from crawler.items import ARCHIVED, Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
@@ -121,6 +122,8 @@ class WrapperSpider(Spider):
     is_example: ClassVar[bool] = False
     wrapper: Wrapper
     session: Session
+    # None if no run begins.
+    second_requests: SecondRequests | None = None
     # Processes that read long pages; None if this process reads them.
     page_readers: ProcessPool | None = None
 
@@ -173,6 +176,7 @@ class WrapperSpider(Spider):
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
+        self.second_requests = SecondRequests(self.session, self.request)
         processes = min(self.config.read_processes, os.cpu_count() or 1)
         # A method of a subclass may need more than the page.
         is_ours = type(self).read_item is WrapperSpider.read_item
@@ -284,36 +288,41 @@ class WrapperSpider(Spider):
                 request = self.request(Target(self.name, link.url, link.kind))
                 yield request.replace(callback=self.parse, errback=None)
 
-    def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
+    async def parse_target(self, response: Response) -> AsyncIterator[Fetched]:
+        """Convert a response to a Fetched; a page that changes often may be requested again."""
+        fetched = await self._read_response(response)
+        if self.second_requests is not None:
+            await self.second_requests.confirm(fetched, self._read_response)
+        yield fetched
+
+    async def _read_response(self, response: Response) -> Fetched:
         """Convert a response to a Fetched, in a subprocess if that may take long."""
         fetched = self.fetched(response, response.meta["target"])
         if response.status == 304 and (decided := status_outcome(response)):
             fetched.outcome, fetched.reason = decided
-            return [fetched]
+            return fetched
         if isinstance(response, TextResponse):
             response = decoded(response)
-        if is_heavy(response):
-            return self._parse_heavy(response, fetched)
-        if self.page_readers is not None and is_long(response):
-            return self._parse_long(self.page_readers, response, fetched)
-        fetched = self.read_safely(fetched, lambda: self._read(response, fetched))
-        release_page(response)
-        return [fetched]
+        try:
+            if is_heavy(response):
+                return await self.read_in_subprocess(fetched, lambda: self._read(response, fetched))
+            if self.page_readers is not None and is_long(response):
+                return await self._read_in_pool(self.page_readers, response, fetched)
+            return self.read_safely(fetched, lambda: self._read(response, fetched))
+        finally:
+            release_page(response)
 
-    async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
-        release_page(response)
-        yield await self.read_in_subprocess(fetched, lambda: self._read(response, fetched))
-
-    async def _parse_long(
+    async def _read_in_pool(
         self, readers: ProcessPool, response: TextResponse, fetched: Fetched
-    ) -> AsyncIterator[Fetched]:
+    ) -> Fetched:
         """Read a page in a process of the pool, while this process works on other pages."""
+        parts = parts_of(response)
         release_page(response)
         try:
-            yield await readers.run((parts_of(response), fetched))
+            fetched = await readers.run((parts, fetched))
         except LimitExceeded as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
-            yield fetched
+        return fetched
 
     def _read_long(self, argument: tuple[PageParts, Fetched]) -> Fetched:
         parts, fetched = argument

@@ -26,6 +26,9 @@ from crawler.items.feeds import (
     FeedDocument as FeedDocument,
 )
 from crawler.items.feeds import (
+    KnownFeed as KnownFeed,
+)
+from crawler.items.feeds import (
     KnownPost as KnownPost,
 )
 from crawler.items.feeds import (
@@ -413,6 +416,9 @@ class Fetched:
                     instead; applies only if the content differs from the stored one
     doubtful:       the page may be a login page or similar, and is read as the requested one
     archived:       the response, which is being archived; None if it is not archived
+    noise:          random text of an item whose content differs, after a second request or a wait
+                    for one; None: as before
+    known:          what is stored of a feed, to compare its document with
     """
 
     target: Target
@@ -447,6 +453,15 @@ class Fetched:
     stand_in: tuple[Outcome, str] | None = None
     doubtful: bool = False
     archived: Archiving | None = None
+    noise: Noise | None = None
+    known: KnownFeed | None = None
+
+    @property
+    def random_text(self) -> Noise:
+        """Return what is known of the random text of this page, with its present definition."""
+        noise = self.noise or self.target.noise
+        is_known = noise is not None and noise.scheme == self.selector_digest
+        return noise if noise is not None and is_known else Noise(self.selector_digest)
 
 
 @dataclass(slots=True)

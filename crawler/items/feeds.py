@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -135,6 +136,17 @@ class Monitor:
     utc_offset_hours: float = 0.0
     bounds: Bounds = NO_BOUNDS
     push: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFeed:
+    """What is stored of a feed when its document arrives.
+
+    posts: stored posts of the document by id; None if the document has not changed
+    """
+
+    monitor: Monitor
+    posts: Mapping[str, KnownPost] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 from crawler.archive.files import Stored, files_of, folder_of, read_response
 from crawler.config import Config
 from crawler.errors import ArchiveError, BadResponse, ConfigError
+from crawler.extract.content import fill
 from crawler.extract.noise import RANDOM
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from crawler.storage import posts, rereads, runs
@@ -34,7 +35,6 @@ from crawler.storage.posts import SizeLimits, VersionDeletion
 from crawler.storage.targets import history_document, history_of, in_minutes, noise_of
 from crawler.utils.compression import decoded_body
 from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
-from pipelines.content import fill
 from schedules.history import Change
 from spiders.wrapper import INSPECTS, WrapperSpider
 

@@ -313,7 +313,22 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     ]
 
 
-async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
+async def known_posts(
+    db: Database, target: Target, posts: Sequence[Post], monitor: Monitor
+) -> dict[str, KnownPost]:
+    """Return the stored posts of a document by id.
+
+    If the feed is known, posts with other ids are found by link, and if there are none, by title.
+    """
+    stored = await _posts_by_id(db, target, [post.id for post in posts])
+    if monitor.posts and len(stored) < len(posts):
+        stored = await _posts_by_link(db, target, posts, stored)
+    if monitor.posts and posts and not stored:
+        stored = await _posts_by_title(db, target, posts)
+    return stored
+
+
+async def _posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
     """Return the stored posts of a feed with these ids, by id."""
     posts: dict[str, KnownPost] = {}
     for batch in in_batches(ids, BATCH):
@@ -325,7 +340,7 @@ async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[
     return posts
 
 
-async def posts_by_link(
+async def _posts_by_link(
     db: Database, target: Target, posts: Sequence[Post], known: Mapping[str, KnownPost]
 ) -> dict[str, KnownPost]:
     """Return the known posts of a document, and the stored posts with the links of the others.
@@ -368,7 +383,7 @@ async def posts_by_link(
     return stored
 
 
-async def posts_by_title(
+async def _posts_by_title(
     db: Database, target: Target, posts: Sequence[Post]
 ) -> dict[str, KnownPost]:
     """Return the latest stored posts with the titles and dates of posts of a document, by id.

@@ -30,8 +30,9 @@ class Shop(WrapperSpider):
     concurrency = 4
     throttle = False
 
-    def parse_target(self, response):
-        yield from super().parse_target(response)
+    async def parse_target(self, response):
+        async for fetched in super().parse_target(response):
+            yield fetched
         if "/item/" in response.url:
             yield Request(
                 response.url.replace("item", "details"), self.read_details,

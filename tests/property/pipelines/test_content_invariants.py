@@ -11,8 +11,8 @@ import bson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler.extract.content import content_hash, digest, normal
 from crawler.items import Kind, Link
-from pipelines.content import content_hash, digest, normal
 from tests.unit.pages import fetched, target
 
 TEXTS = st.text(st.characters(), max_size=20)

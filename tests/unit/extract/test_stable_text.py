@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.content import without_unstable
+from crawler.extract.unstable_text import without_unstable
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,13 @@ from crawler.dedup.boilerplate import sourced
 from crawler.dedup.sketch import scheme_of
 from crawler.errors import ConfigError
 from crawler.extract import plain_text
+from crawler.extract.content import digest, normal
 from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import listed_links, wanted_links
 from crawler.extract.main_text import main_text
 from crawler.extract.page_values import page_values
 from crawler.extract.sitemaps import listing_of
+from crawler.extract.unstable_text import without_unstable
 from crawler.feeds.discovery import candidates
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import read_list
@@ -36,7 +38,6 @@ from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
 from crawler.utils.sandbox import LimitExceeded, Sandbox, is_heavy
-from pipelines.content import digest, normal, without_unstable
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
@@ -157,7 +158,7 @@ def match_patterns(text: str) -> None:
 
 PARSERS: dict[str, Callable[[str], Any]] = {
     "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
-    "pipelines/content.py": digest_content,
+    "crawler/extract/content.py": digest_content,
     "crawler/dedup": sketch_text,
     "crawler/search.py": search_text,
     "crawler/extract/main_text.py": parse_page,

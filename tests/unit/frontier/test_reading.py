@@ -57,8 +57,7 @@ def read(answer: Response, of: WrapperSpider | None = None, **state: Any) -> Fet
     kind = state.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
     answer.request = crawling.request(Target("shop", url, kind, **state))
     answer.request.headers["If-None-Match"] = '"1"'
-    (fetched,) = crawling.parse_target(answer)
-    return fetched
+    return asyncio.run(anext(aiter(crawling.parse_target(answer))))
 
 
 def test_item_page_yields_its_fields() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import bson
 import pytest
 
+from crawler.extract.content import content_hash, digest, normal, post_of
 from crawler.items import Entry, FeedDocument, Fetched, Kind, Link, Outcome
-from pipelines.content import ContentPipeline, content_hash, digest, normal, post_of
+from pipelines.content import ContentPipeline
 from tests.unit.pages import SITE, fetched, target
 
 

@@ -15,6 +15,7 @@ from crawler.items import (
     FeedDocument,
     Fetched,
     Kind,
+    KnownFeed,
     KnownPost,
     Monitor,
     Outcome,
@@ -136,7 +137,7 @@ def test_planned_feed_interval_may_exceed_longest_interval() -> None:
     page = fetched(entry("a"))
     phase = (planned - EPOCH) % every
     page.target.plan = TargetPlan("plan", Schedule(1, (), every / HOUR, phase / HOUR))
-    assert decide(page, Rules(FEEDS, FEEDS, 3), Monitor(), {}).next_visit == planned
+    assert decide(page, Rules(FEEDS, FEEDS, 3), KnownFeed(Monitor(), {})).next_visit == planned
 
 
 def test_gap_is_detected_if_no_previous_post_remains() -> None:

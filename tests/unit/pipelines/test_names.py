@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from crawler.extract.content import MAX_NESTED, fill, normal
 from crawler.items import Fetched, Kind
 from crawler.utils.text import storable_name, with_storable_names
-from pipelines.content import MAX_NESTED, ContentPipeline, fill, normal
+from pipelines.content import ContentPipeline
 from tests.unit.pages import fetched, target, wrapper
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from crawler.extract.response import NOTHING
 from crawler.extract.site_definition import OPTIONAL_VALUES
-from crawler.frontier.session import Session
+from crawler.frontier.run import Run
 from crawler.items import FAILED, SEEN, Breakage, Broken, Fetched, Kind, Outcome, Visit
 from crawler.storage import alarms, posts
 from crawler.storage.client import Document
@@ -34,8 +34,8 @@ class BreakageDetector:
     run need one each.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._usual: dict[str, bool] = {}
         self._same: dict[str, int] = {}
         self._known: frozenset[str] | None = None
@@ -52,9 +52,9 @@ class BreakageDetector:
         if digest is None:
             return None
         if self._known is None:
-            session = self._session
-            self._known = await session.patience.read(
-                lambda: alarms.digests_of_broken(session.db, session.spider)
+            run = self._run
+            self._known = await run.patience.read(
+                lambda: alarms.digests_of_broken(run.db, run.spider)
             )
         if digest not in self._known and self._count_same(digest) < MIN_SAME:
             return None
@@ -86,7 +86,7 @@ class BreakageDetector:
         if old is None or fetched.selector_digest != fetched.target.selector_digest:
             return None
         if fetched.target.kind is Kind.LIST:
-            wrapper = self._session.wrapper
+            wrapper = self._run.wrapper
             return shrunk(fetched, old, lambda url: wrapper.match(url).kind is Kind.ITEM)
         if fetched.target.kind is not Kind.ITEM or fetched.content is None:
             return None
@@ -95,21 +95,19 @@ class BreakageDetector:
                 name
                 for name in lost_fields(old, fetched.content)
                 # Of pages without selectors. A sold-out product may well lose its offers.
-                if name not in OPTIONAL_VALUES or name in self._session.wrapper.fields
+                if name not in OPTIONAL_VALUES or name in self._run.wrapper.fields
             ]
         )
         return broken_selector(fetched, lost) if lost else None
 
     async def _usual_of(self, names: list[str]) -> list[str]:
         """Return the fields that pages of this site usually have."""
-        session = self._session
+        run = self._run
         room = MAX_FIELDS - len(self._usual)
         if unknown := [name for name in names if name not in self._usual][:room]:
-            scheme = session.wrapper.selector_digest(Kind.ITEM)
-            found = await session.patience.read(
-                lambda: posts.field_coverage(
-                    session.db, session.spider, scheme, unknown, with_broken=False
-                )
+            scheme = run.wrapper.selector_digest(Kind.ITEM)
+            found = await run.patience.read(
+                lambda: posts.field_coverage(run.db, run.spider, scheme, unknown, with_broken=False)
             )
             self._usual |= {
                 name: not each.read or each.share >= USUAL_SHARE for name, each in found.items()

@@ -26,6 +26,8 @@ from crawler.extract.noise import (
 )
 from crawler.extract.response import settle_stand_in
 from crawler.extract.site_definition import Wrapper
+from crawler.frontier.frontiers import Settled
+from crawler.frontier.run import Run
 from crawler.frontier.session import Session
 from crawler.items import (
     CAPS_SEPARATOR,
@@ -120,8 +122,8 @@ class SessionPipeline:
     """Base class of pipelines that use the session of the run and its rules."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.rules = rules_of(session)
+        self.session, self.run = session, session.run
+        self.rules = rules_of(session.run)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -133,8 +135,8 @@ class SessionPipeline:
 
         The error is logged once; Scrapy would log it for each visit with the page's content.
         """
-        self.session.fail(error)
-        self.session.leave(target)
+        self.run.fail(error)
+        self.session.frontier.settle(target, Settled.LEFT)
         return NotStored()
 
 
@@ -144,13 +146,13 @@ class ChangesPipeline(SessionPipeline):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
-        self.detector = BreakageDetector(session)
-        self.noise = NoiseDetector(session)
+        self.detector = BreakageDetector(session.run)
+        self.noise = NoiseDetector(session.run)
 
     def close_spider(self) -> None:
         """Report changes that were not edits, and passages that change again and again."""
         for line in self.noise.report():
-            logger.warning("%s: %s", self.session.spider, line)
+            logger.warning("%s: %s", self.run.spider, line)
 
     async def process_item(self, item: Any) -> Any:
         """Convert a Fetched to a Visit; return other items unchanged."""
@@ -161,8 +163,8 @@ class ChangesPipeline(SessionPipeline):
             if (login := await self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
-            visit.noise = noise_after(visit, self.session.wrapper)
-            old = await self.session.writer.old_contents.of(item) if visit.changed else None
+            visit.noise = noise_after(visit, self.run.wrapper)
+            old = await self.session.old_contents.of(item) if visit.changed else None
             if old is not None and self._is_other_page(item, old):
                 return as_gone(item, self.rules)
             if (reason := self.noise.reason(visit, old)) is not None:
@@ -184,7 +186,7 @@ class ChangesPipeline(SessionPipeline):
 
     def _is_other_page(self, fetched: Fetched, old: Document) -> bool:
         """Return whether an item redirects to a page that is not an item, such as a search."""
-        is_item = self.session.wrapper.match(fetched.final_url or "").kind is Kind.ITEM
+        is_item = self.run.wrapper.match(fetched.final_url or "").kind is Kind.ITEM
         return not is_item and is_replaced(fetched, old)
 
     async def _diff_size(self, fetched: Fetched, old: Document) -> int:
@@ -219,8 +221,8 @@ def noise_after(visit: Visit, wrapper: Wrapper) -> Noise | None:
 class NoiseDetector:
     """Finds changes that are no edits of the page, during one run of a process."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run) -> None:
+        self._run = run
         # By number of changes in a row: the pages, and an example.
         self._repeats: Counter[int] = Counter()
         self._repeated: dict[int, str] = {}
@@ -256,7 +258,7 @@ class NoiseDetector:
 
         old: content before
         """
-        fields, new = self._session.wrapper.fields, visit.fetched.content or {}
+        fields, new = self._run.wrapper.fields, visit.fetched.content or {}
         for name in fields if visit.fetched.target.kind is Kind.ITEM else ():
             if is_random(old.get(name), new.get(name)):
                 self._random[name] += 1
@@ -569,9 +571,9 @@ def update_size(fetched: Fetched, outcome: Outcome) -> int:
     return abs(fetched.size - fetched.target.size)
 
 
-def rules_of(session: Session) -> Rules:
+def rules_of(run: Run) -> Rules:
     """Return the rules of a crawl: the site definition's intervals, else the configured ones."""
-    config, wrapper = session.config, session.wrapper
+    config, wrapper = run.config, run.wrapper
     retry_hours = config.error_retry_seconds / HOUR_SECONDS
 
     def intervals(hours: float | None, default_hours: float, *, feeds: bool = False) -> Intervals:

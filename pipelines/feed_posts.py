@@ -88,8 +88,8 @@ class FeedsPipeline(SessionPipeline):
             url = item.target.url
             logger.info("%s: hub delivered different content for %s; fetching", url, posts)
         if visit.has_new_content and item.posts and item.push is None:
-            session = self.session
-            other = await session.patience.read(lambda: feeds.duplicate_of(session.db, item))
+            run = self.run
+            other = await run.patience.read(lambda: feeds.duplicate_of(run.db, item))
             if other is not None:
                 visit.become_alias(other, "the same posts as")
         return visit

@@ -18,6 +18,7 @@ from crawler.dedup.posts import Candidate, claimed_at, compared, created_at, id_
 from crawler.dedup.sketch import Scheme, scheme_of
 from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
+from crawler.frontier.frontiers import Settled
 from crawler.frontier.session import Session
 from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.storage.leases import fence_of
@@ -35,7 +36,7 @@ class DuplicatesPipeline(SessionPipeline):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        config = session.config
+        config = session.run.config
         if config.duplicates == "off":
             raise NotConfigured
         self.scheme = scheme_of(config.duplicates, config.duplicate_threshold)
@@ -120,7 +121,7 @@ class StoragePipeline(SessionPipeline):
         Raises Stored if there is nothing to export, NotStored if the run ended.
         """
         if isinstance(item, Skipped):
-            await self._skip(item)
+            self.session.frontier.settle(item.target, _fate(item))
             raise Stored(item.reason)
         if not isinstance(item, Visit):
             return item
@@ -128,27 +129,21 @@ class StoragePipeline(SessionPipeline):
         try:
             visit = await self._store(item)
         except TakenOver:
-            self.session.drop_visit(target)
+            self.session.frontier.settle(target, Settled.TAKEN_OVER)
             raise Stored("taken over by another worker") from None
         except BaseException:
-            self.session.leave(target)
+            self.session.frontier.settle(target, Settled.LEFT)
             raise
-        self.session.release(target, visit)
+        self.session.stored(target, visit)
         for post in exported_posts(visit):
             await self._export(post)
         if visit.has_new_content and visit.fetched.target.kind is Kind.ITEM:
             return exported(visit)
         raise Stored(visit.outcome)
 
-    async def _skip(self, item: Skipped) -> None:
-        if item.ended:
-            self.session.leave(item.target)
-        else:
-            self.session.skip(item.target, elsewhere=item.elsewhere)
-
     async def _export(self, post: dict[str, Any]) -> None:
         """Send a feed's post to Scrapy's exports; a visit of a feed can have many posts."""
-        crawler = self.session.crawler
+        crawler = self.run.crawler
         assert crawler.spider is not None
         await crawler.signals.send_catch_log_async(
             signals.item_scraped, item=post, response=None, spider=crawler.spider
@@ -177,9 +172,21 @@ class StoragePipeline(SessionPipeline):
             # TakenOver: the visit of the page was acknowledged before `cause` was raised.
             error = cause if isinstance(error, TakenOver) else error
             reason = f"{visit.fetched.target.url}: {type(error).__name__}: {error}"
-            self.session.fail(StorageError(reason))
+            self.run.fail(StorageError(reason))
             raise
         return visit
+
+
+def _fate(skipped: Skipped) -> Settled:
+    """Return what becomes of a target that was not fetched.
+
+    It remains due, so without this the run would hand it out forever.
+    """
+    if skipped.ended:
+        return Settled.LEFT
+    # If it redirects to another host, that is the cause: give up only the target. Until the other
+    # host's pause ends, it stays due in every run, before other targets.
+    return Settled.POSTPONED if skipped.elsewhere else Settled.GIVEN_UP
 
 
 def exported_posts(visit: Visit) -> list[dict[str, Any]]:

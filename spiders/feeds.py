@@ -26,7 +26,7 @@ from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
 from crawler.feeds.known_posts import after_edits, with_offset, without_random
 from crawler.fetch.places import PLACE_KEYS, OwnPlaces
-from crawler.frontier.session import Session
+from crawler.frontier.run import Run
 from crawler.items import SEEN, Fetched, Kind, KnownFeed, KnownPost, NoFeed, Outcome, Target
 from crawler.storage import feeds, targets, websub
 from crawler.storage.websub import Delivery
@@ -40,32 +40,31 @@ BATCH = 100
 BIG_BYTES = 100_000
 
 
-async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Delivery]]:
+async def pushed_documents(run: Run) -> AsyncIterator[tuple[Target, Delivery]]:
     """Yield WebSub deliveries with their feeds, oldest first; delete those without a feed.
 
     A delivery of a feed waits until the visit of the feed's previous delivery is stored.
     """
-    while session.error is None:
-        batch = await session.patience.read(
-            lambda: websub.oldest_deliveries(session.db, session.spider, BATCH)
-        )
+    in_flight = run.in_flight
+    while not in_flight.has_ended:
+        batch = await run.patience.read(lambda: websub.oldest_deliveries(run.db, run.spider, BATCH))
         if not batch:
             return
         for push in batch:
-            key = f"{session.spider} {push.url}"
-            while key in session.in_flight and session.error is None:
-                await session.until_released(session.releases)
-            target = await session.patience.read(partial(targets.of_key, session.db, key))
-            if session.error is not None:
+            key = f"{run.spider} {push.url}"
+            while key in in_flight and not in_flight.has_ended:
+                await in_flight.until_released(in_flight.releases)
+            target = await run.patience.read(partial(targets.of_key, run.db, key))
+            if in_flight.has_ended:
                 return
             if target is None:
-                await websub.delete_deliveries(session.db, [push.id])
+                await websub.delete_deliveries(run.db, [push.id])
                 continue
-            session.take(target)
+            in_flight.take(key)
             yield target, push
         # Otherwise the next query would return the deliveries in flight again.
-        while session.in_flight and session.error is None:
-            await session.until_released(session.releases)
+        while in_flight and not in_flight.has_ended:
+            await in_flight.until_released(in_flight.releases)
 
 
 # Columns of posts in CSV files.
@@ -115,23 +114,23 @@ class FeedsSpider(WrapperSpider):
 
     async def start(self) -> AsyncIterator[Any]:
         """Yield deliveries, then requests for due feeds and pages."""
+        run = self.session.run
         try:
             # Only the worker that prepares the run processes deliveries; the others wait for it.
-            if self.session.prepares:
-                async for target, push in pushed_documents(self.session):
+            if run.state.prepares:
+                async for target, push in pushed_documents(run):
                     yield await self._delivered(target, push)
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
-            self.session.fail(error)
+            run.fail(error)
             return
         async for request in super().start():
             yield request
-        if self.session.error is None:
-            session = self.session
-            read = session.patience.read
-            if not await read(lambda: targets.count(session.db, session.spider)):
-                self.logger.warning(
-                    "No feeds found. Add some: scrapy feeds import FILE, or scrapy feeds add URL"
-                )
+        if run.state.error is None and not await run.patience.read(
+            lambda: targets.count(run.db, run.spider)
+        ):
+            self.logger.warning(
+                "No feeds found. Add some: scrapy feeds import FILE, or scrapy feeds add URL"
+            )
 
     def request(self, target: Target) -> Request:
         """Create the request for a feed, or for the page of a post."""
@@ -180,7 +179,8 @@ class FeedsSpider(WrapperSpider):
             fetched.outcome, fetched.reason = Outcome.ERROR, reason[:300]
 
     async def _known(self, fetched: Fetched) -> KnownFeed:
-        read, db, target = self.session.patience.read, self.session.db, fetched.target
+        run, target = self.session.run, fetched.target
+        read, db = run.patience.read, run.db
         monitor = await read(lambda: feeds.monitor(db, target))
         fetched.posts = with_offset(fetched, monitor)
         stored: Mapping[str, KnownPost] | None = None

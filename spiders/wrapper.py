@@ -176,7 +176,7 @@ class WrapperSpider(Spider):
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
-        self.second_requests = SecondRequests(self.session, self.request)
+        self.second_requests = SecondRequests(self.session.run, self.request)
         processes = min(self.config.read_processes, os.cpu_count() or 1)
         # A method of a subclass may need more than the page.
         is_ours = type(self).read_item is WrapperSpider.read_item
@@ -247,7 +247,7 @@ class WrapperSpider(Spider):
                 else:
                     yield self.request(target)
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
-            self.session.fail(error)
+            self.session.run.fail(error)
 
     def request(self, target: Target) -> Request:
         """Create the request for a target; a middleware adds the site's headers and cookies."""
@@ -380,7 +380,7 @@ class WrapperSpider(Spider):
             return Skipped(target, str(failure.value), ended, has_left)
         if isinstance(failure.value, StorageError):
             # The page is not the cause: it stays due.
-            self.session.fail(failure.value)
+            self.session.run.fail(failure.value)
             return Skipped(target, str(failure.value), ended=True)
         scheme = self.wrapper.selector_digest_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
@@ -613,12 +613,11 @@ class CellReader:
         names = [n for n, c in wrapper.cells.items() if c.url == cell.url and n != target.cell]
         if not names:
             return []
-        stored = await session.patience.read(
-            lambda: cells.targets_of(session.db, session.spider, names)
-        )
-        taken = session.in_flight | session.shared_fetches
+        run = session.run
+        stored = await run.patience.read(lambda: cells.targets_of(run.db, run.spider, names))
+        taken = run.in_flight.keys | run.in_flight.shared
         free = [other for other in stored if other.key not in taken]
-        session.take_with(target, free)
+        session.frontier.take_with(target, free)
         return free
 
     async def _read(self, response: Response, target: Target) -> Fetched:
@@ -663,12 +662,12 @@ class CellReader:
 
     async def _read_result(self, response: Response, fetched: Fetched) -> None:
         result: dict[str, Any] = json.loads(response.body)
-        columns, target, session = result["columns"], fetched.target, self.spider.session
+        columns, target, run = result["columns"], fetched.target, self.spider.session.run
         rows = [dict(zip(columns, row, strict=True)) for row in result["rows"]]
         fetched.content = {"columns": columns, "rows": rows}
         if target.content_hash is None or target.selector_digest != fetched.selector_digest:
             return
-        stored = await session.patience.read(lambda: cells.columns(session.db, target))
+        stored = await run.patience.read(lambda: cells.columns(run.db, target))
         if stored is not None and [*map(storable_name, stored)] != [*map(storable_name, columns)]:
             fetched.outcome = Outcome.ERROR
             fetched.reason = (

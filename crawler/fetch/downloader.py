@@ -199,7 +199,7 @@ class Downloader(downloader.Downloader):
 
         host = request.meta[self.DOWNLOAD_SLOT]
         delay_seconds = slot.download_delay()
-        patience_seconds = Session.of(self.crawler).config.retry_after_seconds
+        patience_seconds = Session.of(self.crawler).run.config.retry_after_seconds
         slot.transferring.add(request)
         try:
             return await permits.take(host, slot.concurrency, delay_seconds, patience_seconds)
@@ -228,15 +228,15 @@ class Downloader(downloader.Downloader):
         session = getattr(self.crawler.spider, "session", None)
         if not isinstance(session, Session):
             return False
-        limits = session.limits
+        run, limits = session.run, session.run.limits
         if not limits.holds and not limits.given_up:
             return False
         host = host_of(slot.queue[0][0].url)
         if limits.is_unreachable(host):
             _drop(slot, _given_up, lambda request: host_of(request.url) == host)
             return False
-        seconds = limits.wait_seconds(host, session.clock.now())
-        if seconds > session.config.retry_after_seconds:
+        seconds = limits.wait_seconds(host, run.clock.now())
+        if seconds > run.config.retry_after_seconds:
             _drop(
                 slot, lambda _: NotRequested.paused(host, seconds),
                 lambda request: host_of(request.url) == host,
@@ -278,7 +278,8 @@ class ConditionalGetMiddleware:
     """Adds If-None-Match and If-Modified-Since to requests for targets."""
 
     def __init__(self, session: Session) -> None:
-        self.wrapper, self.session = session.wrapper, session
+        self.session, self.run = session, session.run
+        self.wrapper = session.run.wrapper
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -292,7 +293,7 @@ class ConditionalGetMiddleware:
             return
         is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
         targets = [target, *request.meta.get("shared_fetch", ())]
-        is_doubtful = target.doubts_not_modified(self.session.clock.now())
+        is_doubtful = target.doubts_not_modified(self.run.clock.now())
         if is_doubtful or not (is_same and target.content_hash and self._can_share(targets)):
             for name in CONDITIONS:
                 request.headers.pop(name, None)
@@ -337,8 +338,8 @@ class PolitenessMiddleware:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        self.patience_seconds = session.config.retry_after_seconds
+        self.session, self.run = session, session.run
+        self.patience_seconds = session.run.config.retry_after_seconds
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -347,11 +348,11 @@ class PolitenessMiddleware:
 
     async def process_request(self, request: Request) -> None:
         """Wait while the host is paused, then count the request; raises NotRequested."""
-        host, limits = host_of(request.url), self.session.limits
-        while (seconds := limits.wait_seconds(host, self.session.clock.now())) > 0:
+        host, limits = host_of(request.url), self.run.limits
+        while (seconds := limits.wait_seconds(host, self.run.clock.now())) > 0:
             if seconds > self.patience_seconds:
                 raise NotRequested.paused(host, seconds)
-            if self.session.is_hurried:
+            if self.run.patience.is_hurried:
                 raise RunEnded(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
         if limits.is_unreachable(host):
@@ -364,12 +365,12 @@ class PolitenessMiddleware:
         host = host_of(request.url)
         is_down = response.status in DOWN and "Retry-After" not in response.headers
         self._note_failure(request, host, f"status {response.status}" if is_down else "")
-        if self.session.limits.note(host, blocked=response.status in REFUSED):
+        if self.run.limits.note(host, blocked=response.status in REFUSED):
             logger.warning("Host %s paused for an hour: it refused requests repeatedly", host)
-            later = self.session.clock.now() + timedelta(hours=PAUSE_HOURS)
+            later = self.run.clock.now() + timedelta(hours=PAUSE_HOURS)
             await self.session.pause_host(host, later)
             return response
-        now = self.session.clock.now()
+        now = self.run.clock.now()
         until = retry_after(response, now) if response.status in BUSY else None
         if until is None:
             return response
@@ -382,7 +383,7 @@ class PolitenessMiddleware:
         logger.info("Host %s paused for %.0f s (Retry-After)", host, seconds)
         # Scrapy's status counts do not include this response, because the spider never gets it.
         stat = f"freshet/asked_again_status_count/{response.status}"
-        self.session.crawler.stats.inc_value(stat)
+        self.run.crawler.stats.inc_value(stat)
         return request.replace(meta=request.meta | {"waits": waits}, dont_filter=True)
 
     def process_exception(self, request: Request, exception: Exception) -> None:
@@ -392,7 +393,7 @@ class PolitenessMiddleware:
 
     def _note_failure(self, request: Request, host: str, problem: str) -> None:
         """Count a failure, or with an empty `problem` a success; give up a host that is down."""
-        limits = self.session.limits
+        limits = self.run.limits
         if limits.note_failure(host, has_failed=bool(problem)):
             logger.warning(
                 "Host %s is unreachable, so this run visits no more of its pages: %s", host, problem

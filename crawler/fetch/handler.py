@@ -67,6 +67,7 @@ from crawler.errors import ArchiveError, BadResponse, NoConnection, OffLimits, Q
 from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.large_bodies import LargeBodies, SpooledBody
+from crawler.frontier.run import Run
 from crawler.frontier.session import Session
 from crawler.items import ARCHIVED, CONFIRMS, Target
 from crawler.utils.urls import proxy_problem
@@ -549,19 +550,19 @@ class SqlHandler(BaseDownloadHandler):
         Raises QueryFailed, and NotRequested if the database did not answer an earlier query of
         the run.
         """
-        session, target = Session.of(self.crawler), request.meta.get("target")
+        run, target = Session.of(self.crawler).run, request.meta.get("target")
         if not isinstance(target, Target) or target.cell is None:
             raise NotSupported(f"{request.url}: not a cell of this spider")
-        cell = session.wrapper.cells[target.cell]
-        if target.host in session.limits.given_up:
+        cell = run.wrapper.cells[target.cell]
+        if target.host in run.limits.given_up:
             raise NotRequested(f"database {cell.database} does not answer")
         try:
-            queries = self._of(session, cell.database or "")
+            queries = self._of(run, cell.database or "")
             began = time.monotonic()
             body = await queries.result(cell)
         except QueryFailed as error:
             if error.hangs:
-                session.limits.given_up.add(target.host)
+                run.limits.given_up.add(target.host)
             raise
         request.meta["download_latency"] = time.monotonic() - began
         return TextResponse(request.url, body=body, encoding="utf-8", request=request)
@@ -572,11 +573,11 @@ class SqlHandler(BaseDownloadHandler):
 
         await all_closed(list(self._queries.values()))
 
-    def _of(self, session: Session, database: str) -> Queries:
+    def _of(self, run: Run, database: str) -> Queries:
         from crawler.fetch.sql import Queries
 
         if database not in self._queries:
-            source, max_mb = session.wrapper.databases[database], session.config.response_mb
+            source, max_mb = run.wrapper.databases[database], run.config.response_mb
             self._queries[database] = Queries(database, source, int(max_mb * MEGABYTE))
         return self._queries[database]
 
@@ -605,11 +606,11 @@ async def archive(session: Session, request: Request, response: Response, head: 
         lines = filter(None, (headers.to_string() or b"").split(b"\r\n"))
         head = b"\r\n".join([status, *lines])
     exchange = Exchange(
-        response.url, session.clock.now(), response.status, b"\r\n".join(sent), head,
+        response.url, session.run.clock.now(), response.status, b"\r\n".join(sent), head,
         response.body, str(response.ip_address) if response.ip_address else None,
     )  # fmt: skip
     try:
         request.meta[ARCHIVED] = await session.archive.add(exchange, target.archived)
     except ArchiveError as error:
-        session.fail(error)
+        session.run.fail(error)
         raise RunEnded("the archive cannot be written") from None

@@ -16,7 +16,7 @@ from scrapy.http import Response
 from crawler.extract.content import comparable, content_hash, fill, fill_safely
 from crawler.extract.noise import after_visit, in_vain, is_chosen, is_long, learned, places_in
 from crawler.fetch.downloader import UNCONDITIONAL
-from crawler.frontier.session import Session
+from crawler.frontier.run import Run
 from crawler.items import CONFIRMS, Fetched, Kind, Target
 from crawler.storage import targets
 
@@ -33,8 +33,8 @@ class SecondRequests:
     request: creates the first request for a target
     """
 
-    def __init__(self, session: Session, request: Callable[[Target], Request]) -> None:
-        self._session, self._request = session, request
+    def __init__(self, run: Run, request: Callable[[Target], Request]) -> None:
+        self._run, self._request = run, request
         # Pages of the site that were requested twice, and those of them that showed other text.
         self._twice: list[int] | None = None
 
@@ -43,10 +43,10 @@ class SecondRequests:
 
         read: reads a response as the first one was read
         """
-        session, crawler = self._session, self._session.crawler
+        state, crawler = self._run.state, self._run.crawler
         request = self._request(fetched.target)
         meta = request.meta | {UNCONDITIONAL: True, CONFIRMS: True, "cookiejar": JAR}
-        session.second_requests += 1
+        state.second_requests += 1
         try:
             assert crawler.engine is not None
             response = await crawler.engine.download_async(request.replace(meta=meta))
@@ -56,7 +56,7 @@ class SecondRequests:
             fill(second)
         except Exception as error:  # noqa: BLE001 - without it, the change counts
             # Not sent, for example because of `host_requests` or robots.txt.
-            session.second_requests -= isinstance(error, IgnoreRequest)
+            state.second_requests -= isinstance(error, IgnoreRequest)
             logger.debug("Second request for %s failed: %s", fetched.target.url, error)
             return None
         return second if second.final_url == fetched.final_url else None
@@ -86,7 +86,7 @@ class SecondRequests:
         if second is None or second.content is None or is_long(second.content):
             return
         again = comparable(second.content, unordered=fetched.unordered)
-        fixed = tuple(self._session.wrapper.fields)
+        fixed = tuple(self._run.wrapper.fields)
         fetched.noise, lines = learned(first, again, noise, fixed)
         twice[1] += fetched.noise.is_suspicious and not noise.is_suspicious
         if lines:
@@ -101,7 +101,7 @@ class SecondRequests:
         target, noise = fetched.target, fetched.random_text
         return (
             target.kind is Kind.ITEM
-            and self._session.wrapper.wants_main_text
+            and self._run.wrapper.wants_main_text
             and fetched.outcome is None
             and fetched.stand_in is None
             and target.content_hash is not None
@@ -114,9 +114,10 @@ class SecondRequests:
 
     async def _counts(self, scheme: str) -> list[int]:
         if self._twice is None:
-            session = self._session
-            read = session.patience.read
-            stored = await read(lambda: targets.requested_twice(session.db, session.spider, scheme))
+            run = self._run
+            stored = await run.patience.read(
+                lambda: targets.requested_twice(run.db, run.spider, scheme)
+            )
             # Another page may have set it meanwhile.
             self._twice = self._twice or [*stored]
         return self._twice

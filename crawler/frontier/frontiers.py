@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from functools import partial
 from secrets import token_hex
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
@@ -23,6 +24,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.frontier.leases import LEASES_PER_REQUEST, Worker, own_name
 from crawler.frontier.lifecycle import Counts, whole
 from crawler.frontier.run_limits import Admission, chosen
+from crawler.frontier.run_state import Tally
 from crawler.items import CELL, Target
 from crawler.storage import due, recovery, runs
 from crawler.storage.client import in_batches
@@ -33,7 +35,7 @@ from crawler.utils.time import from_milliseconds, milliseconds
 if TYPE_CHECKING:
     from crawler.frontier.rate_limits import Permits
     from crawler.frontier.redis_queue import Lease, QueueStatus
-    from crawler.frontier.session import Session
+    from crawler.frontier.run import Run
 
 logger = logging.getLogger(__name__)
 # Name of a count: workers whose last visits may be only partly stored.
@@ -59,30 +61,30 @@ MAX_LOGGED, MAX_REASON = 20, 300
 MAX_SHARED_LINKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """State of a run when a process leaves it.
+class Settled(Enum):
+    """What became of a target that was handed out.
 
-    counts:        sums over all processes; None if another process sums up the run
-    sums_up:       whether this process sums up the run, as the last one
-    workers:       number of processes that took part; 1 if another process sums up the run
-    others:        number of processes that are still running
-    visits_of_all: number of visits of all processes so far
+    STORED:     its visit is stored
+    TAKEN_OVER: another process has visited it or has taken it over
+    POSTPONED:  it was not fetched, because of another host; it stays due
+    GIVEN_UP:   it was not fetched; it stays due, as do all others of its host in this run
+    LEFT:       this process stops or has lost its lease, and leaves it to others
     """
 
-    counts: Counter[str] | None = None
-    sums_up: bool = True
-    workers: int = 1
-    others: int = 0
-    visits_of_all: int = 0
+    STORED = auto()
+    TAKEN_OVER = auto()
+    POSTPONED = auto()
+    GIVEN_UP = auto()
+    LEFT = auto()
 
 
 class Frontier:
-    """Hands out due targets, and keeps track of those that this process works on.
+    """Hands out due targets, and takes them back.
 
     Backends implement `due` and `leave`. The other methods default to the behavior of a process
     that does not share its run.
 
+    shares:    returns the counts of this process that do not come from visits
     is_shared: whether other processes can take part in the run
     permits:   rate limits that processes share; None if each process has its own
     """
@@ -90,8 +92,10 @@ class Frontier:
     is_shared: bool = False
     permits: Permits | None = None
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run, shares: Callable[[], Counts]) -> None:
+        self._run, self._shares = run, shares
+        # Keys of due targets that are not handed out again in this run.
+        self._postponed: set[str] = set()
 
     def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
         """Yield the targets and requests that this process has to fetch, until the run is over.
@@ -103,9 +107,27 @@ class Frontier:
         """
         raise NotImplementedError
 
-    async def leave(self) -> Tally:
-        """End this process's part in the run, and return the state of the run."""
+    async def leave(self, *, was_open: bool) -> Tally:
+        """End this process's part in the run, and return the state of the run.
+
+        was_open: whether the run has been opened
+        """
         raise NotImplementedError
+
+    def settle(
+        self, target: Target, how: Settled, counts: Counts = MappingProxyType({}), *,
+        finds: bool = True,
+    ) -> None:  # fmt: skip
+        """Take back a target.
+
+        counts: of its stored visit
+        finds:  the visit may have made other targets due
+        """
+        if how is Settled.POSTPONED:
+            self._postponed.add(target.key)
+        elif how is Settled.GIVEN_UP:
+            self.give_up(target.host)
+        self._run.in_flight.release(target.key, finds=finds)
 
     async def open(self) -> str:
         """Connect; return the id of the shared queue, or an empty string without one.
@@ -125,23 +147,17 @@ class Frontier:
     async def begin(self, run: ObjectId, started: datetime) -> None:
         """Announce that the run is prepared, so that all processes start."""
 
-    def take_with(self, target: Target, others: Iterable[Target]) -> None:
-        """Note that the page of a target is also read for `others` (shared fetch)."""
+    def take_with(self, target: Target, others: Sequence[Target]) -> None:
+        """Note that the page of a cell is also read for other cells, which need no request."""
+        self._run.in_flight.share([other.key for other in others])
 
     async def may_fetch(self, host: str) -> bool:
         """Count a request to a host; return False if the host's cap for the run is reached."""
-        return self._session.limits.spend(host)
-
-    def done(self, key: str, counts: Counts) -> None:
-        """Note that a target is stored or was taken over, and add its counts."""
+        return self._run.limits.spend(host)
 
     def give_up(self, host: str) -> None:
         """Stop requests of all processes to a host for the rest of the run."""
-        self._session.limits.given_up.add(host)
-
-    def postpone(self, key: str) -> None:
-        """Stop handing out a target in this run; it remains due."""
-        self._session.postponed.add(key)
+        self._run.limits.given_up.add(host)
 
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all processes to a host for `seconds`."""
@@ -173,24 +189,25 @@ class LocalFrontier(Frontier):
 
     async def due(self, limit: int | None) -> AsyncIterator[Target]:
         """Yield each target that is due at the start of the run or discovered during it, once."""
-        session, admission = self._session, Admission(self._session, limit)
+        admission, in_flight = Admission(self._run, limit), self._run.in_flight
+        max_targets = self._run.config.in_flight
         async for target in self._candidates():
-            while len(session.in_flight) >= session.config.in_flight and session.error is None:
-                await session.until_released(session.releases)
-            if target.key in session.shared_fetches:
+            while len(in_flight) >= max_targets and not in_flight.has_ended:
+                await in_flight.until_released(in_flight.releases)
+            if target.key in in_flight.shared:
                 continue
-            while session.error is None:
-                releases = session.releases
-                allowed = await admission.admit(1, len(session.in_flight))
+            while not in_flight.has_ended:
+                releases = in_flight.releases
+                allowed = await admission.admit(1, len(in_flight))
                 if allowed is None:
                     return
                 if allowed:
                     break
-                await session.until_released(releases)
-            if session.error is not None:
+                await in_flight.until_released(releases)
+            if in_flight.has_ended:
                 return
             admission.handed_out += 1
-            session.take(target)
+            in_flight.take(target.key)
             yield target
 
     async def _candidates(self) -> AsyncIterator[Target]:
@@ -200,37 +217,37 @@ class LocalFrontier(Frontier):
         due targets return each target once, except for those in flight and postponed ones, which
         are left out here.
         """
-        session, size = self._session, self._session.config.in_flight
-        db, started, read = session.db, session.started, session.patience.read
-        if session.allowance.is_open():
-            async for keys in chosen(session, size):
-                by_key = await read(partial(due.of_keys, db, keys, started, session.closed_hosts()))
+        run, size, in_flight = self._run, self._run.config.in_flight, self._run.in_flight
+        db, started, read = run.db, run.started, run.patience.read
+        if run.allowance.is_open():
+            async for keys in chosen(run, size):
+                by_key = await read(partial(due.of_keys, db, keys, started, run.closed_hosts()))
                 for key in keys:
                     if key in by_key:
                         yield by_key[key]
-        while session.error is None:
-            findings, in_flight = session.findings, frozenset(session.in_flight)
+        while not in_flight.has_ended:
+            findings, taken = in_flight.findings, frozenset(in_flight.keys)
             # Without the targets in flight before the query: a target that was visited during the
             # query would look due and not in flight.
-            without = in_flight | session.postponed
-            max_targets, closed = READ_AHEAD * size + len(without), session.closed_hosts()
-            query = partial(due.most_overdue, db, session.spider, started, max_targets, closed)
+            without = taken | self._postponed
+            max_targets, closed = READ_AHEAD * size + len(without), run.closed_hosts()
+            query = partial(due.most_overdue, db, run.spider, started, max_targets, closed)
             batch = await read(partial(query, without=without))
-            if not batch and not in_flight:
+            if not batch and not taken:
                 return
             if not batch:
-                await session.until_found(findings)
+                await in_flight.until_found(findings)
             for target in batch:
                 yield target
 
-    async def leave(self) -> Tally:
+    async def leave(self, *, was_open: bool) -> Tally:
         """Return the counts of the run, after a repair if visits may be stored in part."""
-        session = self._session
-        if session.error is not None or not session.is_open:
+        run = self._run
+        if run.state.error is not None or not was_open:
             return Tally()
-        counts = session.counts | Counter(session.shares())
+        counts = run.state.counts | Counter(self._shares())
         if counts.pop(IN_DOUBT, 0):
-            await session.patience.read(session.ending.repair)
+            await run.patience.read(run.ending.repair)
         return Tally(counts, visits_of_all=counts["visits"])
 
 
@@ -242,8 +259,8 @@ class SharedFrontier(Frontier):
 
     is_shared = True
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, shares: Callable[[], Counts]) -> None:
+        super().__init__(run, shares)
         self._has_joined = False
         self._requests: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -255,17 +272,17 @@ class SharedFrontier(Frontier):
         from crawler.frontier.redis_queue import LeasedQueue
         from crawler.storage.redis import RedisRetry, open_redis
 
-        session = self._session
-        config, crawler, seconds = session.config, session.crawler, session.config.lease_seconds
+        run = self._run
+        config, crawler, seconds = run.config, run.crawler, run.config.lease_seconds
         # Detect a server that does not answer before a lease expires.
         timeout_seconds = min(ANSWER_SECONDS, seconds / 3)
         client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
         self._client = client
         steady, name = RedisRetry(client, config.commit_retry_seconds), own_name()
         self._hurry = steady.hurry
-        self.permits = Permits(steady, f"freshet:{session.db.name}", name, seconds)
+        self.permits = Permits(steady, f"freshet:{run.db.name}", name, seconds)
         assert crawler.spider is not None
-        key = f"{{freshet:{session.db.name}:{crawler.spider.name}}}:"
+        key = f"{{freshet:{run.db.name}:{crawler.spider.name}}}:"
         self._queue = LeasedQueue(steady, crawler.spider, key, name, round(seconds * 1000))
         concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
         max_leases = min(config.in_flight, LEASES_PER_REQUEST * concurrency)
@@ -275,8 +292,8 @@ class SharedFrontier(Frontier):
             seconds,
             max_leases,
             config.lease_tries,
-            session.shares,
-            session.fail,
+            self._shares,
+            run.fail,
         )
         return await self._queue.redis_id()
 
@@ -303,7 +320,7 @@ class SharedFrontier(Frontier):
     async def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
         """Yield the targets and requests that this worker leases, until the run is over."""
         worker = self._worker
-        worker.begin(Feeder(self._session, worker, limit).feed)
+        worker.begin(Feeder(self._run, worker, limit).feed)
         while leases := await worker.next():
             requests: list[Lease] = []
             of_targets: list[Lease] = []
@@ -326,26 +343,26 @@ class SharedFrontier(Frontier):
         """Yield leased targets that are still due; complete the other leases."""
         from crawler.frontier.redis_queue import NOT_DUE
 
-        session = self._session
-        db, started, closed = session.db, session.started, session.closed_hosts()
+        run = self._run
+        db, started, closed = run.db, run.started, run.closed_hosts()
         # Otherwise the feeder would queue the targets of these hosts again and again.
         for host in closed:
             self._worker.close_host(host)
         keys = {lease: lease.body or lease.entry for lease in leases}
-        own = [key for key in keys.values() if key.startswith(f"{session.spider} ")]
+        own = [key for key in keys.values() if key.startswith(f"{run.spider} ")]
         # Another worker had these targets; it may be suspended and continue later.
-        late = {keys[lease] for lease in leases if lease.count > 1} - session.in_flight
+        late = {keys[lease] for lease in leases if lease.count > 1} - run.in_flight.keys
         if late:
             taken = sorted(late.intersection(own))
-            await session.patience.read(lambda: recovery.take_over(db, taken))
-        targets = await session.patience.read(lambda: due.of_keys(db, own, started, closed))
+            await run.patience.read(lambda: recovery.take_over(db, taken))
+        targets = await run.patience.read(lambda: due.of_keys(db, own, started, closed))
         for lease, key in keys.items():
             if (target := targets.get(key)) is not None:
                 self._worker.book.assign(lease.entry, [key])
                 # In flight if the lease expired while this process was suspended, and the same
                 # worker leased the entry again.
-                if key not in session.in_flight:
-                    session.take(target)
+                if key not in run.in_flight:
+                    run.in_flight.take(key)
                     yield target
             else:
                 # A worker may have crashed between storing the visit and reporting it. Otherwise,
@@ -375,7 +392,7 @@ class SharedFrontier(Frontier):
             more = "; more are not logged" if self._refused == MAX_LOGGED else ""
             reason = f"{error}"[:MAX_REASON]
             logger.warning(
-                "Invalid request in Redis dropped by %s: %s%s", self._session.spider, reason, more
+                "Invalid request in Redis dropped by %s: %s%s", self._run.spider, reason, more
             )
         self._worker.drop(lease.entry)
 
@@ -383,7 +400,7 @@ class SharedFrontier(Frontier):
         """Poll for requests that Scrapy has finished, because it has no signal for that."""
         from crawler.frontier.redis_queue import Scheduler
 
-        engine = self._session.crawler.engine
+        engine = self._run.crawler.engine
         scheduler = engine.scheduler if engine is not None else None
         try:
             while self._requests and isinstance(scheduler, Scheduler):
@@ -392,11 +409,11 @@ class SharedFrontier(Frontier):
                     self._requests.discard(entry)
                     self._worker.drop(entry)
         except Exception as error:  # noqa: BLE001 - any error fails the run
-            self._session.fail(error)
+            self._run.fail(error)
 
     async def _dead_letter(self, lease: Lease) -> None:
         """Move an entry that repeatedly crashed workers to the dead letters."""
-        session, lost = self._session, lease.count - 1
+        run, lost = self._run, lease.count - 1
         if _is_request(lease):
             key = url = lease.entry
             with suppress(Exception):  # as in `_decoded`
@@ -405,8 +422,8 @@ class SharedFrontier(Frontier):
             key = lease.body or lease.entry
             url = key.partition(" ")[2]
         worker = self._queue.worker
-        letter = DeadLetter(key, session.spider, url, session.clock.now(), lost, worker)
-        await session.patience.read(lambda: runs.add_dead_letter(session.db, letter))
+        letter = DeadLetter(key, run.spider, url, run.clock.now(), lost, worker)
+        await run.patience.read(lambda: runs.add_dead_letter(run.db, letter))
         logger.error("%s dead-lettered: %d workers crashed or stalled on it", url, lost)
         self._worker.drop(lease.entry, {"dead_lettered": 1})
 
@@ -417,33 +434,38 @@ class SharedFrontier(Frontier):
         except (TypeError, ValueError) as error:
             logger.debug("%s kept by this worker: %s", request, error)
             return False
-        entry = f"{self._session.spider} request {token_hex(8)}"
+        entry = f"{self._run.spider} request {token_hex(8)}"
         self._worker.push((entry, fingerprint(request), request.priority, text))
         return True
 
-    def take_with(self, target: Target, others: Iterable[Target]) -> None:
+    def take_with(self, target: Target, others: Sequence[Target]) -> None:
         """Assign other cells to the entry of a cell whose page they share."""
+        super().take_with(target, others)
         self._worker.book.assign_with(target.key, [other.key for other in others])
 
     async def may_fetch(self, host: str) -> bool:
         """Count a request to a host; return False if all workers together reached its cap."""
-        cap = self._session.limits.cap
+        cap = self._run.limits.cap
         is_free = await super().may_fetch(host)
         return is_free and (not cap or await self._queue.spend(host) <= cap)
 
-    def done(self, key: str, counts: Counts) -> None:
-        """Note that a target is stored or was taken over, and add its counts."""
-        self._worker.done(key, counts)
+    def settle(
+        self, target: Target, how: Settled, counts: Counts = MappingProxyType({}), *,
+        finds: bool = True,
+    ) -> None:  # fmt: skip
+        """Take back a target, and complete its entry in the queue unless it is left to others."""
+        if how is Settled.POSTPONED:
+            self._worker.postpone(target.key)
+        super().settle(target, how, counts, finds=finds)
+        # After an error, the target may not be stored: leave it to the other workers.
+        has_failed = self._run.state.error is not None and how is not Settled.TAKEN_OVER
+        if how is not Settled.LEFT and not has_failed:
+            self._worker.done(target.key, counts)
 
     def give_up(self, host: str) -> None:
         """Stop requests of all workers to a host for the rest of the run."""
         super().give_up(host)
         self._worker.close_host(host)
-
-    def postpone(self, key: str) -> None:
-        """Stop handing out a target in this run; it remains due."""
-        super().postpone(key)
-        self._worker.postpone(key)
 
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all workers to a host for `seconds`."""
@@ -469,26 +491,26 @@ class SharedFrontier(Frontier):
         if self._has_joined:
             self._hurry()
 
-    async def leave(self) -> Tally:
+    async def leave(self, *, was_open: bool) -> Tally:
         """Return all leases; the last worker to leave sums up the counts of all workers."""
         if not self._has_joined:
             return Tally()
-        session, patient = self._session, self._session.error is None
-        read, run = session.patience.read, session.run
-        has_links = patient and session.is_open and run is not None
-        if run is not None and has_links:
-            few = session.links.few(MAX_SHARED_LINKS)
+        run, patient = self._run, self._run.state.error is None
+        read, id_, links = run.patience.read, run.id, run.state.links
+        has_links = patient and was_open and id_ is not None
+        if id_ is not None and has_links:
+            few = links.few(MAX_SHARED_LINKS)
             # The links are only examples in warnings, so an error here does not matter.
             with suppress(StorageError):
-                await read(lambda: runs.note_links(session.db, run, few))
+                await read(lambda: runs.note_links(run.db, id_, few))
         sums_up, others, visits_of_all = await self._worker.leave(patient=patient)
         if not sums_up:
             return Tally(None, sums_up, 1, others, visits_of_all)
         counts, shares, workers, has_expired = await self._queue.sums()
-        if (has_expired or shares.pop(IN_DOUBT, 0)) and session.is_open:
-            counts = await read(lambda: session.ending.recount(counts))
-        if run is not None and has_links:
-            session.links.merge(await read(lambda: runs.links(session.db, run)))
+        if (has_expired or shares.pop(IN_DOUBT, 0)) and was_open:
+            counts = await read(lambda: run.ending.recount(counts))
+        if id_ is not None and has_links:
+            links.merge(await read(lambda: runs.links(run.db, id_)))
         # Both may have the same names: deliveries of hubs are counted in shares.
         names = {*counts, *shares}
         of_all = whole({name: counts.get(name, 0) + shares.get(name, 0) for name in names})
@@ -506,10 +528,10 @@ class Feeder:
     One worker at a time is the feeder. If it crashes, another worker starts over.
     """
 
-    def __init__(self, session: Session, worker: Worker, limit: int | None) -> None:
-        self._session, self._worker, self._queue = session, worker, worker.queue
-        self._admission = Admission(session, limit)
-        self._size = session.config.in_flight
+    def __init__(self, run: Run, worker: Worker, limit: int | None) -> None:
+        self._run, self._worker, self._queue = run, worker, worker.queue
+        self._admission = Admission(run, limit)
+        self._size = run.config.in_flight
 
     async def feed(self) -> None:
         """Feed the queue until the run is over."""
@@ -522,8 +544,8 @@ class Feeder:
 
     async def _feed_chosen(self) -> bool:
         """Queue the targets chosen by dispatch; return False if the run may fetch no more."""
-        if self._session.allowance.is_open():
-            async for keys in chosen(self._session, self._size):
+        if self._run.allowance.is_open():
+            async for keys in chosen(self._run, self._size):
                 if await self._enqueue(await self._room(), keys) is None:
                     return False
         return True
@@ -534,8 +556,8 @@ class Feeder:
         A visit moves a target's next visit to after the start of the run. So the run is complete
         when no target is queued, leased or due.
         """
-        session = self._session
-        db, spider, started = session.db, session.spider, session.started
+        run = self._run
+        db, spider, started = run.db, run.spider, run.started
         now = asyncio.get_running_loop().time
         position: DuePosition | None = None
         while True:
@@ -546,9 +568,9 @@ class Feeder:
             left_out = status.waiting + status.leased + await self._queue.count_postponed()
             # A later query begins with the last target of the one before.
             max_targets = batch + (left_out if is_first else 1)
-            closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
+            closed = sorted({*run.closed_hosts(), *await self._queue.closed_hosts()})
             query = partial(due.ordered_keys, db, spider, started, max_targets, closed, position)
-            keys, position = await session.patience.read(query)
+            keys, position = await run.patience.read(query)
             new = await self._enqueue(status, keys)
             if new is None or (is_first and not new and status.is_empty):
                 return
@@ -589,7 +611,7 @@ class Feeder:
         if allowed is None:
             return None
         # All cells of a page are one entry, because one worker reads them from a single fetch.
-        spider, cells = self._session.spider, self._session.wrapper.cells
+        spider, cells = self._run.spider, self._run.wrapper.cells
         entries: dict[str, str] = {}
         for key in keys:
             cell = cells.get(key.removeprefix(f"{spider} {CELL}"))
@@ -601,7 +623,7 @@ class Feeder:
         for part in in_batches(list(entries.items()), MAX_FED):
             _, added, self._admission.handed_out = await self._queue.feed(allowed - new, part)
             new += added
-        self._session.allowance.give_back(allowed - new)
+        self._run.allowance.give_back(allowed - new)
         return new
 
 

@@ -31,7 +31,7 @@ from schedules.dispatch import Capacity, dispatch, equal_ratio, least, room
 from schedules.history import Floats
 
 if TYPE_CHECKING:
-    from crawler.frontier.session import Session
+    from crawler.frontier.run import Run
 
 logger = logging.getLogger(__name__)
 # Other runs use the same caps, so visits in the database are counted again after this time.
@@ -259,8 +259,8 @@ class Admission:
     handed_out: number of targets handed out so far by all processes
     """
 
-    def __init__(self, session: Session, limit: int | None) -> None:
-        self._session = session
+    def __init__(self, run: Run, limit: int | None) -> None:
+        self._run = run
         self._limit = limit
         self.handed_out = 0
 
@@ -276,7 +276,7 @@ class Admission:
                    would count twice, so the caps end the run only when there are none; until then,
                    0 is returned
         """
-        session, allowance = self._session, self._session.allowance
+        run, allowance = self._run, self._run.allowance
         refused, allowed = None, 0
         if self._limit is not None:
             max_targets = min(max_targets, self._limit - self.handed_out)
@@ -291,57 +291,57 @@ class Admission:
         if refused is None:
             return allowed
         name, reason = refused
-        count = partial(targets.count_due, session.db, session.spider, session.started)
-        session.counts[name] = left = max(0, await session.patience.read(count) - under_way)
+        count = partial(targets.count_due, run.db, run.spider, run.started)
+        run.state.counts[name] = left = max(0, await run.patience.read(count) - under_way)
         if left:
-            logger.info("%s: %s; %d targets remain due", session.spider, reason, left)
+            logger.info("%s: %s; %d targets remain due", run.spider, reason, left)
         return None
 
 
-async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
+async def chosen(run: Run, size: int) -> AsyncIterator[list[str]]:
     """Yield the keys of the targets to fetch in dispatch order, in lists of `size`.
 
     Yields nothing if the run can fetch all due targets: dispatch only matters if a cap or a
     CLOSESPIDER_* setting may end the run before that.
     """
-    limits, db, spider = session.limits, session.db, session.spider
-    room = await session.allowance.room(0)
+    limits, db, spider = run.limits, run.db, run.spider
+    room = await run.allowance.room(0)
     caps = (room, limits.cap or None)
-    is_short = any(cap is not None and session.due_at_start > cap for cap in caps)
-    if not is_short and not session.may_end_early:
+    is_short = any(cap is not None and run.state.due_at_start > cap for cap in caps)
+    if not is_short and not run.may_end_early:
         return
     # Pages of paused hosts would take the places of others.
-    closed = session.closed_hosts()
-    candidates = await session.patience.read(partial(due.read, db, spider, session.started, closed))
-    longest = session.config.longest_hours(feeds=isinstance(session.wrapper, FeedsWrapper))
-    waiting = candidates.waiting.due(longest, by_time=session.is_timed)
+    closed = run.closed_hosts()
+    candidates = await run.patience.read(partial(due.read, db, spider, run.started, closed))
+    longest = run.config.longest_hours(feeds=isinstance(run.wrapper, FeedsWrapper))
+    waiting = candidates.waiting.due(longest, by_time=run.is_timed)
     # Array (h,): number of requests that each host may still get.
     of_host = None
     if limits.cap:
         spent = np.array([limits.requests[host] for host in candidates.hosts], np.int64)
         of_host = np.maximum(limits.cap - spent, 0)
-    served = await session.patience.read(partial(_served, session, candidates))
+    served = await run.patience.read(partial(_served, run, candidates))
     capacity = Capacity(requests=room, of_host=of_host)
-    best = dispatch(session.config.dispatch, waiting, capacity, served)
+    best = dispatch(run.config.dispatch, waiting, capacity, served)
     if len(best) < len(waiting):
         logger.info(
             "%s: %d targets due, %d can be fetched; chosen by %s",
-            spider, len(waiting), len(best), session.config.dispatch,
+            spider, len(waiting), len(best), run.config.dispatch,
         )  # fmt: skip
     for part in in_batches(best.tolist(), size):
         yield [candidates.ids[i] for i in part]
 
 
-async def _served(session: Session, candidates: DueTargets) -> float | Floats:
+async def _served(run: Run, candidates: DueTargets) -> float | Floats:
     """Return the ratio of visits to planned visits that all targets would get if it were equal.
 
     If requests are limited, that is the spider's ratio so far. If time is limited, each host has
     its own ratio; the ratio of a database follows from the load of its cells and its connections.
     """
-    if not session.is_timed:
-        return await due.served(session.db, session.spider)
-    of_host = await due.served_of_hosts(session.db, session.spider)
-    at_a_time = connections_by_host(session.wrapper)
+    if not run.is_timed:
+        return await due.served(run.db, run.spider)
+    of_host = await due.served_of_hosts(run.db, run.spider)
+    at_a_time = connections_by_host(run.wrapper)
     equal = np.ones(len(candidates.hosts))
     for number, host in enumerate(candidates.hosts):
         served = of_host.get(host, VisitShare())

@@ -1,15 +1,13 @@
-"""Open and close one process's part of a run, and keep its state and counts."""
+"""Open and close one process's part of a run: its database, lease, frontier and writer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from contextlib import AsyncExitStack, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from bson import ObjectId
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
@@ -18,123 +16,66 @@ from twisted.python.failure import Failure
 
 from crawler.archive.writer import ArchiveWriter
 from crawler.config import Config
-from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
+from crawler.errors import Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
-from crawler.frontier.frontiers import IN_DOUBT, Frontier, LocalFrontier, SharedFrontier
-from crawler.frontier.lifecycle import (
-    COPIED_LISTS,
-    Ending,
-    EndState,
-    RunWarnings,
-    counts_of,
-    prepare,
-    warnings_of,
-    whole,
-)
-from crawler.frontier.run_limits import Allowance, HostLimits
-from crawler.items import FAILED, Fetched, LinkCounts, Skipped, Target, Visit
-from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
-from crawler.storage.client import SKEW_SECONDS, Database, MongoRetry, Store, skew_text
+from crawler.frontier.frontiers import IN_DOUBT, Frontier, LocalFrontier, Settled, SharedFrontier
+from crawler.frontier.lifecycle import COPIED_LISTS, prepare, warnings_of, whole
+from crawler.frontier.run import Run, in_line
+from crawler.frontier.run_limits import Allowance
+from crawler.items import Fetched, Skipped, Target, Visit
+from crawler.storage import alarms, cells, plans, posts, runs, sampling_phases, targets
+from crawler.storage.client import SKEW_SECONDS, MongoRetry, Store, skew_text
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.signatures import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.writer import BothLeases, Writer
+from crawler.storage.old_contents import OldContents
+from crawler.storage.writer import BothLeases, Surroundings, Writer
 from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 # Counts of due targets that were not handed out.
 LEFT_OVER = ("over_cap", "closed", "over_limit")
-# Maximum number of unmatched links that a process keeps as examples.
-MAX_UNMATCHED_LINKS = 200
-# Number of failed visits with the same problem that a run logs, and of problems that it counts.
-MAX_SAME_PROBLEM, MAX_PROBLEMS = 10, 1000
 # Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
 EXPORTER = "feedexport"
 EXCEPTIONS = "spider_exceptions/"
 NOTE_SECONDS = 3.0
-MAX_CHARACTERS = 300
 
 
 class Session:
-    """Opens and closes a run, and keeps its state; stored as `spider.session`.
+    """Opens and closes a run; stored as `spider.session`.
 
-    frontier:  source of the targets
-    archive:   archive of the site; None without one
-    lease:     lease on the runs of this spider; a process without it must not write
-    in_flight: keys of targets that are handed out but not stored yet
-    findings:  number of released targets whose visits may have made other targets due
-    shared_fetches: keys of cells that are read from the page of another cell
-    postponed: keys of due targets that are not handed out again in this run
-    prepares:  whether this process prepares the run
-    sums_up:   whether this process sums up the run
-    counts:    counts of the run; only of this process until it has left the run
-    own:       counts of only this process, once it has left the run
-    links:     examples of links that this process has seen
-    failure_example: URL and reason of the last failed visit of this process; empty without one
-    failures:  number of failed visits of this process by problem
-    second_requests: number of second requests of this process, which find random text
-    warnings:  warnings about the run, once it is summed up
-    is_full:   whether this is a full run, which ignores the caps
-    end_state: state of the spider after the run, once the run is summed up
-    reason:    reason why the run ended
-    error:     error that ended the run; Busy if another process is already running the spider
-    flaw:      error that did not end the run, but makes it fail at its end
+    run:          what this process holds of the run
+    frontier:     source of the targets, which takes them back
+    writer:       stores visits
+    old_contents: reads the contents of pages before a change
+    lease:        lease on the runs of this spider; a process without it must not write
+    archive:      archive of the site; None without one
+    ended:        set when everything is stored and closed
+    is_open:      whether the run has been opened
     """
 
-    db: Database
     lease: Lease
     writer: Writer
-    patience: MongoRetry
-    allowance: Allowance
-    registry: Registry | None
+    old_contents: OldContents
     archive: ArchiveWriter | None = None
-    started: datetime
-    run: ObjectId | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
-        self.crawler = crawler
-        self.wrapper = wrapper
-        self.config = config
-        self.clock = clock
-        is_shared = config.redis_url is not None
-        self.frontier: Frontier = SharedFrontier(self) if is_shared else LocalFrontier(self)
-        self.limits = HostLimits(
-            wrapper.host_requests or self.config.host_requests, self.config.blocked_failures
-        )
-        self.traps = Traps(wrapper)
-        self.in_flight: set[str] = set()
-        self.shared_fetches: set[str] = set()
-        self.postponed: set[str] = set()
-        self.releases = self.findings = 0
-        self.counts: Counter[str] = Counter()
-        self.own: Counter[str] = Counter()
-        self.links = LinkCounts(MAX_UNMATCHED_LINKS)
-        self.failure_example = ""
-        self.failures: Counter[str] = Counter()
-        self.warnings = RunWarnings()
-        self.error: FreshetError | None = None
-        self.flaw: FreshetError | None = None
-        self.due_at_start = self.second_requests = 0
-        self.targets_at_end = 0
-        self.is_full = False
-        self.end_state: EndState | None = None
-        self.reason = ""
-        self.prepares = self.sums_up = True
-        self.is_hurried = False
-        self.workers, self.others, self.visits_of_all = 1, 0, 0
+        self.run = Run(crawler, wrapper, config, clock)
+        kind = LocalFrontier if config.redis_url is None else SharedFrontier
+        self.frontier: Frontier = kind(self.run, self.shares)
+        self.run.on_failure = self.frontier.stop
         self.ended = asyncio.Event()
-        self._released = asyncio.Event()
         self.is_open = False
+        self._traps = Traps(wrapper)
         self._opened = AsyncExitStack()
         crawler.signals.connect(self._open, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
         crawler.signals.connect(self._item_failed, signals.item_error)
         crawler.signals.connect(self._callback_failed, signals.spider_error)
         crawler.signals.connect(self._forget_watch, signals.engine_stopped)
-        self._watch = _Watch(self)
+        self._watch = _Watch(self.run)
         for name in SWALLOWING:
             logging.getLogger(name).addFilter(self._watch)
 
@@ -149,157 +90,34 @@ class Session:
     @property
     def failure(self) -> FreshetError | None:
         """Error that made the run fail; None after a successful run."""
-        if self.error is None and self.flaw is None and not self.ended.is_set():
-            return FreshetError(f"{self.spider}: the run did not reach its end")
-        return self.error or self.flaw
-
-    @property
-    def spider(self) -> str:
-        """Name of the spider in the database."""
-        return self.wrapper.name
-
-    @property
-    def may_end_early(self) -> bool:
-        """Return whether a CLOSESPIDER_* setting limits the time, pages or items of the run."""
-        counts = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT")
-        return self.is_timed or any(map(self.crawler.settings.getint, counts))
-
-    @property
-    def is_timed(self) -> bool:
-        """Return whether CLOSESPIDER_TIMEOUT limits the time of the run."""
-        return self.crawler.settings.getfloat("CLOSESPIDER_TIMEOUT") > 0
+        state = self.run.state
+        if state.error is None and state.flaw is None and not self.ended.is_set():
+            return FreshetError(f"{self.run.spider}: the run did not reach its end")
+        return state.error or state.flaw
 
     @property
     def discovered(self) -> int:
         """Number of targets discovered in this run so far."""
         return self.writer.discovered if self.is_open else 0
 
-    def take(self, target: Target) -> None:
-        """Note that a target is handed to the spider."""
-        self.in_flight.add(target.key)
-
-    def take_with(self, target: Target, others: list[Target]) -> None:
-        """Note that the page of a cell is also read for other cells, which need no request."""
-        for other in others:
-            self.shared_fetches.add(other.key)
-            self.take(other)
-        self.frontier.take_with(target, others)
-
-    def release(self, target: Target, visit: Visit | None = None) -> None:
-        """Release a target after its visit; visit: the stored visit, if there is one."""
-        counts = {} if visit is None else counts_of(visit)
-        if visit is not None and visit.outcome in FAILED:
-            # Some errors are logged once per host instead (HOST_ERRORS).
-            reason = visit.reason or ""
-            self.failure_example = f"{target.url}: {reason or visit.outcome}"
-            is_of_host = reason.endswith(HOST_ERRORS) or self.limits.is_unreachable(target.host)
-            if not visit.fetched.shared_fetch and not is_of_host:
-                self._log_failure(target, f"{visit.outcome}: {reason}")
-        for name, value in counts.items():
-            self.counts[name] += value  # type: ignore[assignment]
-        if visit is not None and visit.fetched.link_counts is not None:
-            self.links.merge(visit.fetched.link_counts)
-        if visit is None or visit.fetched.links or visit.collected or visit.alias_of:
-            self.findings += 1
-        self.in_flight.discard(target.key)
-        # After an error, the target may not be stored: leave it to the other workers.
-        if self.error is None:
-            self.frontier.done(target.key, counts)
-        self._wake()
-
-    def skip(self, target: Target, *, elsewhere: bool = False) -> None:
-        """Release a target that was not fetched, and give up its host for this run.
-
-        The target remains due, so the run would otherwise hand it out forever.
-
-        elsewhere: the target redirects to another host, which is the cause: give up only the
-                   target. Until the other host's pause ends, it stays due in every run, before
-                   other targets
-        """
-        if elsewhere:
-            self.frontier.postpone(target.key)
-        else:
-            self.frontier.give_up(target.host)
-        self.release(target)
-
-    def leave(self, target: Target) -> None:
-        """Give up a target, because this process stops or has lost its lease."""
-        self.in_flight.discard(target.key)
-        self.findings += 1
-        self._wake()
-
-    def drop_visit(self, target: Target) -> None:
-        """Drop a visit of a target that another process has visited or taken over."""
-        # Complete the entry: Redis may still list it as leased by this worker.
-        self.frontier.done(target.key, {})
-        self.leave(target)
-
-    async def until_released(self, releases: int) -> None:
-        """Wait until more than `releases` targets were released since the start of the run."""
-        while self.releases <= releases:
-            self._released.clear()
-            await self._released.wait()
-
-    async def until_found(self, findings: int) -> None:
-        """Wait until more than `findings` visits may have made targets due, or all are stored."""
-        while self.in_flight and self.findings <= findings and self.error is None:
-            await self.until_released(self.releases)
-
-    def _wake(self) -> None:
-        self.releases += 1
-        self._released.set()
-        if self.is_open:
-            self.writer.check()
-
-    def closed_hosts(self) -> list[str]:
-        """Return hosts that get no more requests in this run."""
-        patience = timedelta(seconds=self.config.retry_after_seconds)
-        return self.limits.closed(self.clock.now(), patience)
+    def stored(self, target: Target, visit: Visit) -> None:
+        """Count a stored visit, and give its target back to the frontier."""
+        is_of_host = self.run.limits.is_unreachable(target.host)
+        counts = self.run.state.count(visit, is_of_host=is_of_host)
+        finds = bool(visit.fetched.links or visit.collected or visit.alias_of)
+        self.frontier.settle(target, Settled.STORED, counts, finds=finds)
 
     async def pause_host(self, host: str, until: datetime) -> None:
         """Pause requests to a host until `until`, also in later runs."""
-        self.limits.hold(host, until)
-        await self.frontier.hold(host, (until - self.clock.now()).total_seconds())
-        await self.patience.read(lambda: runs.hold_host(self.db, host, until))
+        run = self.run
+        run.limits.hold(host, until)
+        await self.frontier.hold(host, (until - run.clock.now()).total_seconds())
+        await run.patience.read(lambda: runs.hold_host(run.db, host, until))
 
     def hurry(self) -> None:
         """Stop waiting and retrying: the grace period is over."""
-        self.is_hurried = True
-        self.patience.hurry()
+        self.run.patience.hurry()
         self.frontier.hurry()
-
-    def fail(self, error: BaseException) -> None:
-        """End the run because of an error that affects more than one page; log it once."""
-        if self.error is None:
-            if not isinstance(error, FreshetError):
-                logger.debug("Run failed", exc_info=error)
-                error = self._failed(_in_line(error))
-            self.error = error
-            # Busy is not an error, and the command reports it.
-            logger.log(logging.DEBUG if isinstance(error, Busy) else logging.ERROR, "%s", error)
-            engine = self.crawler.engine
-            if engine is not None and engine.spider is not None:
-                closing = engine.close_spider_async(reason="storage")
-                self._closing = asyncio.ensure_future(closing)
-        self.frontier.stop()
-        self._wake()
-
-    def end_early(self, reason: str, message: str) -> None:
-        """Stop the run gracefully: store the targets in progress, then fail the run."""
-        if self.flaw is None:
-            self.flaw = FreshetError(f"{self.spider}: the run ended early: {message}")
-        engine = self.crawler.engine
-        if self.error is None and engine is not None and engine.spider is not None:
-            self._closing = asyncio.ensure_future(engine.close_spider_async(reason=reason))
-        self._wake()
-
-    def note_flaw(self, message: str) -> None:
-        """Fail the run at its end, without stopping it; only the first message is reported."""
-        if self.flaw is None:
-            self.flaw = self._failed(message)
-
-    def _failed(self, message: str) -> FreshetError:
-        return FreshetError(f"{self.spider}: the run failed: {message}")
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
         """End the run after an exception in a pipeline, or it would wait for the target forever."""
@@ -307,7 +125,7 @@ class Session:
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)
         else:
-            self.note_flaw(_in_line(failure.value))
+            self.run.note_flaw(in_line(failure.value))
 
     def _callback_failed(self, failure: Failure, response: Response | None) -> None:
         """End the run after an exception in a callback, which yields no item for its target."""
@@ -318,202 +136,183 @@ class Session:
     def _give_up(self, target: Target, error: BaseException | None) -> None:
         if not isinstance(error, FreshetError):
             logger.debug("%s ended the run", target.url, exc_info=error)
-            error = StorageError(f"{target.url}: {_in_line(error)}")
-        self.fail(error)
-        self.release(target)
+            error = StorageError(f"{target.url}: {in_line(error)}")
+        self.run.fail(error)
+        self.frontier.settle(target, Settled.LEFT)
 
     async def _open(self, spider: Spider) -> None:
         try:
-            store = await Store.open(self.config)
-            self._opened.push_async_callback(store.close)
-            self.db = store.db
-            self.patience = MongoRetry(self.config.commit_retry_seconds, store.revive)
-            name, seconds = f"{CRAWL}{self.spider}", self.config.lease_seconds
-            self.lease = Lease(store.db, name, seconds, self.patience)
-            self._opened.push_async_callback(self.lease.release)
-            if abs(store.clock.ahead_seconds) > SKEW_SECONDS:
-                logger.warning(
-                    "%s: this machine's clock is %s MongoDB's; the run uses MongoDB's. Set the "
-                    "clock (timedatectl set-ntp true)",
-                    self.spider,
-                    skew_text(store.clock.ahead_seconds),
-                )
-            self.started = self.clock.now()
-            self._opened.push_async_callback(self.frontier.close)
-            # The lease excludes other processes, except workers that share the run.
-            shared = await self.frontier.open()
-            await self.lease.take(f"{self.spider} is already being crawled", shared)
-            self.lease.keep(self.fail)
-            self.allowance = Allowance(
-                store.db, self.patience, self.wrapper, self.clock, self.lease
-            )
-            self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
-            if self.wrapper.archive:
-                self.archive = ArchiveWriter(self.config, self.wrapper.name)
-                self._opened.push_async_callback(self.archive.close)
-                await self.archive.open()
-            await self._begin(full=bool(getattr(spider, "full", False)))
-            patterns = Patterns(store.db, self.traps)
-            await self.patience.read(patterns.open)
-            self.writer = Writer(
-                store.db,
-                self.config,
-                self.started,
-                self.patience,
-                patterns,
-                self.registry,
-                BothLeases(self.lease, self.frontier),
-            )
-            self.writer.in_flight = lambda: len(self.in_flight)
-            if self.archive is not None:
-                self.writer.before_store = self.archive.flush
+            await self._open_all(full=bool(getattr(spider, "full", False)))
             self.is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
-            self.fail(error)
+            self.run.fail(error)
+
+    async def _open_all(self, *, full: bool) -> None:
+        """Open everything in order; it is closed in reverse order."""
+        run, opened_parts = self.run, self._opened
+        store = await Store.open(run.config)
+        opened_parts.push_async_callback(store.close)
+        run.db = store.db
+        run.patience = MongoRetry(run.config.commit_retry_seconds, store.revive)
+        name, seconds = f"{CRAWL}{run.spider}", run.config.lease_seconds
+        self.lease = Lease(store.db, name, seconds, run.patience)
+        opened_parts.push_async_callback(self.lease.release)
+        if abs(store.clock.ahead_seconds) > SKEW_SECONDS:
+            logger.warning(
+                "%s: this machine's clock is %s MongoDB's; the run uses MongoDB's. Set the "
+                "clock (timedatectl set-ntp true)",
+                run.spider,
+                skew_text(store.clock.ahead_seconds),
+            )
+        run.started = run.clock.now()
+        opened_parts.push_async_callback(self.frontier.close)
+        # The lease excludes other processes, except workers that share the run.
+        shared = await self.frontier.open()
+        await self.lease.take(f"{run.spider} is already being crawled", shared)
+        self.lease.keep(run.fail)
+        run.allowance = Allowance(store.db, run.patience, run.wrapper, run.clock, self.lease)
+        run.registry = await opened_parts.enter_async_context(opened(store.db, run.config))
+        if run.wrapper.archive:
+            self.archive = ArchiveWriter(run.config, run.spider)
+            opened_parts.push_async_callback(self.archive.close)
+            await self.archive.open()
+        await self._begin(full=full)
+        patterns = Patterns(store.db, self._traps)
+        await run.patience.read(patterns.open)
+        self.writer = Writer(
+            store.db, run.config, run.started, run.patience, patterns, run.registry,
+            Surroundings(BothLeases(self.lease, self.frontier), run.in_flight, self.archive),
+        )  # fmt: skip
+        self.old_contents = OldContents(
+            lambda some: run.patience.read(lambda: posts.contents(store.db, some)),
+            run.config, run.in_flight,
+        )  # fmt: skip
 
     async def _begin(self, *, full: bool) -> None:
         """Prepare the run, or join a run that another worker has prepared."""
-        self.prepares, self.run, started = await self.frontier.join()
+        run = self.run
+        run.state.prepares, run.id, started = await self.frontier.join()
         if started is not None:
-            self.started = started
-            logger.info("%s: joined a run in progress", self.spider)
-        if self.prepares:
+            run.started = started
+            logger.info("%s: joined a run in progress", run.spider)
+        if run.state.prepares:
 
             async def prepared() -> None:
-                self.run = await prepare(
-                    self.db, self.registry, self.wrapper, self.config, self.started, self.run,
-                    full=full,
-                )  # fmt: skip
-                await self.frontier.begin(self.run, self.started)
+                run.id = await prepare(
+                    run.db, run.registry, run.wrapper, run.config, run.started, run.id, full=full
+                )
+                await self.frontier.begin(run.id, run.started)
 
-            await self.patience.read(prepared)
-        await self.patience.read(self._load_state)
-        if full and not self.is_full:
+            await run.patience.read(prepared)
+        await run.patience.read(self._load_state)
+        if full and not run.state.is_full:
             logger.warning(
                 "%s: -a full=1 ignored, because this worker joined a run in progress; repeat the "
                 "command after that run",
-                self.spider,
+                run.spider,
             )
 
     async def _load_state(self) -> None:
         """Load the state that every process of a run needs: plan, paused hosts, due targets."""
-        self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
-        if plan := await plans.latest(self.db, self.spider, self.started):
-            extra = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
-            extra += await cells.requests_per_day(self.db, plan["spiders"])
-            self.allowance.follow(plan, extra, is_full=self.is_full)
-        self.limits.holds |= await runs.held_hosts(self.db, self.started)
-        self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
+        run, state = self.run, self.run.state
+        state.is_full = run.id is not None and await runs.is_full(run.db, run.id)
+        if plan := await plans.latest(run.db, run.spider, run.started):
+            extra = await sampling_phases.requests_per_day(run.db, plan["spiders"], run.started)
+            extra += await cells.requests_per_day(run.db, plan["spiders"])
+            run.allowance.follow(plan, extra, is_full=state.is_full)
+        run.limits.holds |= await runs.held_hosts(run.db, run.started)
+        state.due_at_start = await targets.count_due(run.db, run.spider, run.started)
 
     def shares(self) -> dict[str, int]:
         """Return the counts of this process that do not come from visits."""
-        own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
-        shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
-        shares[COPIED_LISTS] = self.traps.copied_lists
-        if self.second_requests:
-            shares["second requests"] = self.second_requests
-        if self.is_open and (self.error is not None or self.writer.is_in_doubt):
+        state = self.run.state
+        own = {name: state.counts[name] for name in LEFT_OVER if state.counts[name]}
+        shares = {"discovered": self.discovered, "left out": self._traps.left_out, **own}
+        shares[COPIED_LISTS] = self._traps.copied_lists
+        if state.second_requests:
+            shares["second requests"] = state.second_requests
+        if self.is_open and (state.error is not None or self.writer.is_in_doubt):
             shares[IN_DOUBT] = 1
         return shares
 
     async def _close(self, spider: Spider, reason: str) -> None:
+        run = self.run
         try:
             await self._end(reason)
         except Exception as error:  # noqa: BLE001 - as in `_open`
-            self.fail(error)
+            run.fail(error)
         try:
             # Other workers that still run would sum up the run.
-            is_own = self.sums_up and hasattr(self, "started")
-            if self.error is not None and is_own and not isinstance(self.error, Busy):
+            cause, is_own = run.state.error, run.state.tally.sums_up and hasattr(run, "started")
+            if cause is not None and is_own and not isinstance(cause, Busy):
                 # The cause of the failure may be that the server is unavailable.
                 with suppress(StorageError, TimeoutError):
                     async with asyncio.timeout(NOTE_SECONDS):
-                        now, why = self.clock.now(), str(self.error)
-                        await runs.fail(self.db, self.spider, self.started, now, why)
+                        now = run.clock.now()
+                        await runs.fail(run.db, run.spider, run.started, now, str(cause))
             await self._opened.aclose()
         except Exception as error:  # noqa: BLE001 - as in `_open`
-            self.fail(error)
+            run.fail(error)
         finally:
             self.ended.set()
 
     async def _end(self, reason: str) -> None:
+        run, state = self.run, self.run.state
         if self.is_open:
             try:
+                self.old_contents.close()
                 await self.writer.close()
             except Exception as error:  # noqa: BLE001 - leave the frontier all the same
-                self.fail(error)
+                run.fail(error)
         # Exceptions of callbacks that were not for a target.
-        stats = self.crawler.stats
+        stats = run.crawler.stats
         assert stats is not None
         names = {name.removeprefix(EXCEPTIONS) for name in stats.get_stats() if EXCEPTIONS in name}
         if raised := sorted(names - {"count"}):
-            self.note_flaw(f"the spider raised {', '.join(raised)}")
-        own = {**self.counts, **self.shares()}
+            run.note_flaw(f"the spider raised {', '.join(raised)}")
+        own = {**state.counts, **self.shares()}
         own.pop(IN_DOUBT, None)
-        self.own = whole(own)
-        tally = await self.frontier.leave()
-        self.sums_up, self.workers = tally.sums_up, tally.workers
-        self.others, self.visits_of_all = tally.others, tally.visits_of_all
+        state.own = whole(own)
+        state.tally = tally = await self.frontier.leave(was_open=self.is_open)
         if tally.counts is not None:
-            self.counts = tally.counts
-        has_worked = self.error is None
-        if has_worked and self.flaw is not None:
-            self.fail(self.flaw)
-        if self.is_open and has_worked and self.sums_up:
-            await self.patience.read(lambda: self._sum_up(reason))
+            state.counts = tally.counts
+        has_worked = state.error is None
+        if has_worked and state.flaw is not None:
+            run.fail(state.flaw)
+        if self.is_open and has_worked and tally.sums_up:
+            await run.patience.read(lambda: self._sum_up(reason))
             # The write succeeded, so the server is available whatever failed before.
-            self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
-        if self.sums_up:
+            run.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
+        if tally.sums_up:
             await self.frontier.finish()
-
-    def _log_failure(self, target: Target, problem: str) -> None:
-        """Log a failed visit; of many with the same problem, only the first ones."""
-        if len(self.failures) < MAX_PROBLEMS or problem in self.failures:
-            self.failures[problem] += 1
-        n = self.failures[problem]
-        if n == MAX_SAME_PROBLEM:
-            problem += f" (no more are logged; scrapy targets {self.spider} --errors lists all)"
-        if n <= MAX_SAME_PROBLEM:
-            logger.warning("%s: %s", target.url, problem)
 
     def _forget_watch(self) -> None:
         for name in SWALLOWING:
             logging.getLogger(name).removeFilter(self._watch)
 
     async def _sum_up(self, reason: str) -> None:
-        self.reason = reason
-        self.counts, self.end_state = await self.ending.with_remaining({**self.counts})
-        self.targets_at_end = self.counts["targets"]
-        counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
-        assert self.run is not None
-        self.warnings = await warnings_of(
-            self.db, self.wrapper, self.counts, self.links, self.traps,
-            self.failure_example, gave_up=bool(self.limits.given_up),
+        run, state = self.run, self.run.state
+        state.reason = reason
+        state.counts, state.end_state = await run.ending.with_remaining({**state.counts})
+        counts = {name.replace(" ", "_"): n for name, n in state.counts.items()}
+        assert run.id is not None
+        state.warnings = await warnings_of(
+            run.db, run.wrapper, state.counts, state.links, self._traps, state.failures.example,
+            gave_up=bool(run.limits.given_up),
         )  # fmt: skip
-        visits, wanted = self.counts["visits"], await self.writer.wanted.read()
-        broken = await alarms.record_broken(self.db, self.spider, visits, self.clock.now(), wanted)
-        for line in (*self.warnings.lines, *broken):
-            logger.warning("%s: %s", self.spider, line)
-        await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
-
-    @property
-    def found_nothing(self) -> bool:
-        """Return whether the run must not end as a success, although no part of it failed."""
-        end = self.end_state
-        return self.warnings.found_nothing or (end is not None and end.never_read)
-
-    @property
-    def ending(self) -> Ending:
-        """Functions for the end of the run, as of now."""
-        return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
+        now, visits, wanted = run.clock.now(), state.counts["visits"], self.writer.wanted
+        broken = await alarms.record_broken(run.db, run.spider, visits, now, await wanted.read())
+        for line in (*state.warnings.lines, *broken):
+            logger.warning("%s: %s", run.spider, line)
+        await runs.finish(run.db, run.id, run.clock.now(), reason, counts, state.tally.workers)
 
 
 class _Watch(logging.Filter):
     """Fails the run for exceptions that Scrapy logs and ignores."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()
-        self._session = session
+        self._run = run
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Fail the run, unless the record is from another run in this process.
@@ -521,23 +320,19 @@ class _Watch(logging.Filter):
         Return False to drop the record: if the disk of exported items is full, Scrapy would log the
         same traceback for each of them.
         """
-        own = getattr(record, "spider", None) in (None, self._session.crawler.spider)
+        own = getattr(record, "spider", None) in (None, self._run.crawler.spider)
         if record.levelno < logging.ERROR or not own:
             return True
         raised = record.exc_info[1] if record.exc_info else None
         if isinstance(raised, OSError) and EXPORTER in f"{record.name} {record.getMessage()}":
             cause = raised.strerror or str(raised)
             place = f"{raised.filename}: " if raised.filename else ""
-            self._session.end_early(
+            self._run.end_early(
                 "export",
                 f"items could not be exported: {place}{cause}. All items that were read are stored "
                 "in MongoDB; scrapy export posts FOLDER writes them",
             )
             return False
         message = record.getMessage().partition(":")[0]
-        self._session.note_flaw(f"{message}: {_in_line(raised)}" if raised else message)
+        self._run.note_flaw(f"{message}: {in_line(raised)}" if raised else message)
         return True
-
-
-def _in_line(error: BaseException | None) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_CHARACTERS]

@@ -21,7 +21,7 @@ from crawler.utils.text import count, moment
 if TYPE_CHECKING:
     # A run with nothing due is summed up without a session, which is slow to import.
     from crawler.frontier.lifecycle import EndState
-    from crawler.frontier.session import Session
+    from crawler.frontier.run import Run
 
 logger = logging.getLogger(__name__)
 # With fewer visits, the accuracy of a site definition is not computed.
@@ -64,24 +64,25 @@ class Summary:
     async def sum_up(self, spider: Spider) -> None:
         """Put the figures into the stats after the session has ended."""
         await self.session.ended.wait()
-        if self.session.error is not None:
+        run, state = self.session.run, self.session.run.state
+        if state.error is not None:
             return
-        counts = figures(self.session.counts, self.session.targets_at_end)
+        counts = figures(state.counts)
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
-        if self.session.sums_up:
-            self._line = sentence(self.session, counts)
-            end = self.session.end_state
+        if state.tally.sums_up:
+            self._line = sentence(run, counts, is_shared=self.session.frontier.is_shared)
+            end = state.end_state
             if not counts["visits"] and end is not None and end.paused_hosts:
                 # Cron's log has only warnings. Without this one, a site that refuses all requests
                 # would look like a site with nothing due.
                 self._level = logging.WARNING
         else:
             # In a shared run, the last worker to end prints the summary of all workers.
-            others, own = self.session.others, self.session.counts["visits"]
+            others, own = state.tally.others, state.counts["visits"]
             self._line = (
-                f"{self.session.spider}: {own:.0f} visited by this worker, "
-                f"{self.session.visits_of_all} by all; {others} other "
+                f"{run.spider}: {own:.0f} visited by this worker, "
+                f"{state.tally.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
 
@@ -95,11 +96,10 @@ def show(line: str, settings: BaseSettings, level: int = logging.INFO) -> None:
         logger.log(level, "%s", line)
 
 
-def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
+def figures(counts: Mapping[str, float]) -> dict[str, float]:
     """Return the counts of a run under the names of Scrapy's stats.
 
-    counts:  counts of the session; missing ones are 0
-    targets: number of targets after the run
+    counts: of a run that has ended; missing ones are 0
 
     accuracy: share of the visits that could read a wanted page (equation 1 of the paper); missing
               with fewer than MIN_VISITS visits
@@ -120,23 +120,23 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
         "discovered": counts["discovered"],
         "left_out": counts["left out"],
         "unlisted": counts["unlisted"],
-        "targets": targets,
+        "targets": counts["targets"],
         "due": counts["due"],
         "missed_visits": counts["missed visits"],
         "second_requests": counts["second requests"],
         **{name: counts[name] for name in LEFT},
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
-        "saved": max(0, targets - visits - counts["due"]),
+        "saved": max(0, counts["targets"] - visits - counts["due"]),
     }
     if visits >= MIN_VISITS:
         result["accuracy"] = sum(counts[outcome] for outcome in SEEN) / visits
     return result
 
 
-def sentence(session: Session, counts: dict[str, float]) -> str:
+def sentence(run: Run, counts: dict[str, float], *, is_shared: bool) -> str:
     """Return the summary of a run in one line; if nothing was visited, with the reasons."""
-    visits, due = counts["visits"], counts["due"]
-    why = _why_left(session, counts) if due else []
+    state, visits, due = run.state, counts["visits"], counts["due"]
+    why = _why_left(run, counts, is_shared=is_shared) if due else []
     reasons = f" because {' and '.join(why)}" if why else ""
     parts: list[str] = []
     if visits:
@@ -144,14 +144,14 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
     elif due:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing visited: {due:.0f} {are} still due{reasons}")
-        parts += _about_pauses(session.end_state)
-    elif session.end_state is None or not session.end_state.remaining.targets:
+        parts += _about_pauses(state.end_state)
+    elif state.end_state is None or not state.end_state.remaining.targets:
         parts.append(
             "nothing visited: no targets, or all are gone (scrapy targets --urls lists them; "
             f"{ALL_NOW})"
         )
     else:
-        remaining = _not_due(session.end_state.remaining, session.clock.now())
+        remaining = _not_due(state.end_state.remaining, run.clock.now())
         parts += ["nothing visited: nothing was due", *remaining]
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
@@ -161,13 +161,13 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         parts.append(f"{links} skipped because of caps (see the warnings)")
     if counts["missed_visits"]:
         parts.append(f"{count(counts['missed_visits'], 'planned visit')} missed")
-    if visits and session.end_state is not None:
-        parts += _not_due(session.end_state.remaining, session.clock.now())
+    if visits and state.end_state is not None:
+        parts += _not_due(state.end_state.remaining, run.clock.now())
     if visits and due:
         parts.append(f"{due:.0f} still due{reasons}")
-    if session.is_full and session.allowance.caps:
-        parts.append(f"full run: the plan's cap of {session.allowance.caps} was ignored")
-    return f"{session.spider}: {'; '.join(parts)}"
+    if state.is_full and run.allowance.caps:
+        parts.append(f"full run: the plan's cap of {run.allowance.caps} was ignored")
+    return f"{run.spider}: {'; '.join(parts)}"
 
 
 def _outcomes(counts: dict[str, float]) -> str:
@@ -217,40 +217,40 @@ def _about_pauses(end: EndState | None) -> list[str]:
     return parts
 
 
-def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
+def _why_left(run: Run, counts: dict[str, float], *, is_shared: bool) -> list[str]:
     """Return the reasons why targets are still due, each with what to do about it."""
-    now, why = session.clock.now(), []
+    state, now, why = run.state, run.clock.now(), []
     if counts["over_cap"]:
-        why.append(session.allowance.reached)
+        why.append(run.allowance.reached)
     if counts["closed"]:
-        opens = moment(session.wrapper.opens_at(now), now)
+        opens = moment(run.wrapper.opens_at(now), now)
         why.append(f"visiting_hours or blackout of the site allow no visits until {opens}")
     if counts["over_limit"]:
-        limit = getattr(getattr(session.crawler.spider, "arguments", None), "limit", None)
+        limit = getattr(getattr(run.crawler.spider, "arguments", None), "limit", None)
         given = "-a limit" if limit is None else f"-a limit={limit}"
         why.append(f"{given} was reached (run again to continue, or omit the limit)")
-    paused_hosts = list(session.end_state.paused_hosts.items()) if session.end_state else []
+    paused_hosts = list(state.end_state.paused_hosts.items()) if state.end_state else []
     for host, until in paused_hosts[:MAX_SHOWN_HOSTS]:
         why.append(f"{host} is paused until {moment(until, now)}")
     if len(paused_hosts) > MAX_SHOWN_HOSTS:
         why.append(f"{count(len(paused_hosts) - MAX_SHOWN_HOSTS, 'more host')} paused")
-    cap = session.limits.cap
-    if session.frontier.is_shared:
+    cap = run.limits.cap
+    if is_shared:
         # The number of other workers' requests is unknown, so infer the cap from the other reasons.
-        is_capped = not why and session.reason == "finished"
+        is_capped = not why and state.reason == "finished"
     else:
-        is_capped = any(sent >= cap for sent in session.limits.requests.values())
+        is_capped = any(sent >= cap for sent in run.limits.requests.values())
     if cap and is_capped:
         why.append(
             f"a host gets at most {count(cap, 'request')} in a run "
             "(host_requests in the site definition, or FRESHET_HOST_REQUESTS)"
         )
-    if session.reason == "shutdown":
+    if state.reason == "shutdown":
         why.append("the run was stopped")
-    elif session.reason not in ("", "finished"):
+    elif state.reason not in ("", "finished"):
         # The reason of CLOSESPIDER_* settings is the name of the setting in lower case.
-        name = session.reason.upper()
-        value = session.crawler.settings.get(name)
-        reason = session.reason if value is None else f"{name}={value}"
+        name = state.reason.upper()
+        value = run.crawler.settings.get(name)
+        reason = state.reason if value is None else f"{name}={value}"
         why.append(f"the run ended early ({reason})")
     return why or ["their hosts were unavailable (see the log)"]

@@ -71,16 +71,16 @@ class Metrics:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Create the extension; raises NotConfigured if metrics are disabled."""
-        session = Session.of(crawler)
+        run = Session.of(crawler).run
         if cls.of_process is not None:
             return cls(crawler, cls.of_process, None)
-        if session.config.metrics_dir is None:
+        if run.config.metrics_dir is None:
             raise NotConfigured
         # Imported only if needed: prometheus_client is slow to import.
         from crawler.ops.metrics import Export
 
         try:
-            export = Export(session.config.metrics_dir, session.spider)
+            export = Export(run.config.metrics_dir, run.spider)
         except FreshetError as error:
             logger.error("Metrics disabled: %s", error)
             raise NotConfigured from None
@@ -90,17 +90,18 @@ class Metrics:
         """Count the start of the run."""
         if self.export is not None:
             self.export.begin()
-        self.metrics.runs.begin(self.session)
+        self.metrics.runs.begin(self.session.run)
 
     def start(self) -> None:
         """Start measuring stored batches; skipped if the database could not be opened."""
-        if self.session.error is None:
-            self.session.writer.on_stored = self.metrics.on_stored(self.session)
+        run = self.session.run
+        if run.state.error is None:
+            self.session.writer.on_stored = self.metrics.on_stored(run)
 
     async def close(self, spider: Spider, reason: str) -> None:
         """Count the end of the run after the session has stored everything."""
         await self.session.ended.wait()
-        self.metrics.run_ended(self.session, reason, time.monotonic() - self.began)
+        self.metrics.run_ended(self.session.run, reason, time.monotonic() - self.began)
         if self.export is not None:
             self.export.end()
 
@@ -110,7 +111,7 @@ class Progress:
 
     def __init__(self, crawler: Crawler) -> None:
         self.session = Session.of(crawler)
-        if not (self.session.config.progress and sys.stderr.isatty()):
+        if not (self.session.run.config.progress and sys.stderr.isatty()):
             raise NotConfigured
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -125,7 +126,7 @@ class Progress:
             console=self.console,
             transient=True,
         )
-        self.task = self.bar.add_task(self.session.spider, total=1, note="")
+        self.task = self.bar.add_task(self.session.run.spider, total=1, note="")
         self._shown = ExitStack()
         self.loop = create_looping_call(self.update)
         crawler.signals.connect(self.open, signals.engine_started)
@@ -150,8 +151,9 @@ class Progress:
 
     def update(self) -> None:
         """Update the progress bar."""
-        counts = self.session.counts
-        total = max(self.session.due_at_start + self.session.discovered, counts["visits"], 1)
+        state = self.session.run.state
+        counts = state.counts
+        total = max(state.due_at_start + self.session.discovered, counts["visits"], 1)
         note = f"{counts[Outcome.NEW]} new, {counts[Outcome.CHANGED]} changed"
         self.bar.update(self.task, total=total, completed=counts["visits"], note=note)
 
@@ -161,7 +163,8 @@ class FreeSpace:
 
     def __init__(self, crawler: Crawler) -> None:
         self.session = Session.of(crawler)
-        self._config = self.session.config
+        self._run = self.session.run
+        self._config = self._run.config
         if not self._config.min_free_mb:
             raise NotConfigured
         self._is_low = False
@@ -179,20 +182,20 @@ class FreeSpace:
         self._loop.start(LOCAL_CHECK_SECONDS if is_local else REMOTE_CHECK_SECONDS, now=True)
 
     def _start_check(self) -> None:
-        if self._is_low or self.session.ended.is_set() or self.session.error:
+        if self._is_low or self.session.ended.is_set() or self._run.state.error:
             self._loop.stop()
         elif self._checking is None or self._checking.done():
             self._checking = asyncio.ensure_future(self._check())
 
     async def _check(self) -> None:
         """End the run if the disk is nearly full; skipped in an outage, when nothing is written."""
-        if self.session.patience.outage.is_on:
+        if self._run.patience.outage.is_on:
             return
         with suppress(StorageError):
-            problem = await low_disk(self.session.db, self._config)
+            problem = await low_disk(self._run.db, self._config)
             if problem is not None and not self.session.ended.is_set():
                 self._is_low = True
-                self.session.end_early(DISK_FULL, problem)
+                self._run.end_early(DISK_FULL, problem)
 
 
 class GracePeriod:
@@ -204,7 +207,7 @@ class GracePeriod:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.session = Session.of(crawler)
-        grace = self.session.config.grace_seconds
+        grace = self.session.run.config.grace_seconds
         self._seconds = grace - min(CLOSING_SHARE * grace, MAX_CLOSING_SECONDS)
         self._began: float | None = None
         # Polled, because Scrapy sends no signal when a shutdown begins.
@@ -228,7 +231,7 @@ class GracePeriod:
             self._began = time.monotonic()
         if self._began is None or time.monotonic() < self._began + self._seconds:
             return
-        if not self.session.is_hurried:
+        if not self.session.run.patience.is_hurried:
             logger.warning("Shutdown timeout reached: requests in flight were dropped")
             self.session.hurry()
         downloader.give_up()

@@ -39,7 +39,7 @@ from scrapy.utils.python import global_object_name
 from crawler import __version__
 from crawler.errors import Busy, ConfigError, OffLimits
 from crawler.fetch.downloader import NotRequested, RunEnded
-from crawler.frontier.session import Session
+from crawler.frontier.run import Run
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
 from crawler.ops.schedule import FAILED, JOB_NAMES
@@ -125,40 +125,40 @@ class RunsCollector(Collector):
     def __init__(self) -> None:
         self._ended: dict[str, Counts] = {}
         self._succeeded: dict[str, float] = {}
-        self._in_progress: set[Session] = set()
+        self._in_progress: set[Run] = set()
 
-    def begin(self, session: Session) -> None:
+    def begin(self, run: Run) -> None:
         """Count the start of a run."""
-        self._in_progress.add(session)
-        counts = self._ended.setdefault(session.spider, Counter())
+        self._in_progress.add(run)
+        counts = self._ended.setdefault(run.spider, Counter())
         counts["freshet_runs_started", ""] += 1
 
-    def end(self, session: Session, reason: str) -> None:
+    def end(self, run: Run, reason: str) -> None:
         """Count the end of a run. reason: Scrapy's close reason."""
-        self._in_progress.discard(session)
-        counts = self._ended[session.spider]
-        counts.update(counted(session))
-        has_failed = session.error is not None and not isinstance(session.error, Busy)
+        self._in_progress.discard(run)
+        counts = self._ended[run.spider]
+        counts.update(counted(run))
+        has_failed = run.state.error is not None and not isinstance(run.state.error, Busy)
         result = "failed" if has_failed else result_of(reason)
         counts["freshet_runs_ended", result] += 1
-        if session.error is None:
-            self._succeeded[session.spider] = Clock().now().timestamp()
+        if run.state.error is None:
+            self._succeeded[run.spider] = Clock().now().timestamp()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters and gauges."""
         now = {spider: Counter(counts) for spider, counts in self._ended.items()}
-        for session in self._in_progress:
-            now[session.spider].update(counted(session))
+        for run in self._in_progress:
+            now[run.spider].update(counted(run))
         for name, text in PLAIN.items():
             values = (((spider,), counts[name, ""]) for spider, counts in now.items())
             yield _counter(name, text, ["spider"], values)
         for name, (text, label, labels) in LABELED.items():
             each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
             yield _counter(name, text, ["spider", label], each)
-        in_flight = ((session.spider, len(session.in_flight)) for session in self._in_progress)
+        in_flight = ((run.spider, len(run.in_flight)) for run in self._in_progress)
         text = "Number of targets taken from the queue and not stored yet."
         yield by_spider("freshet_targets_in_flight", text, in_flight)
-        running = Counter(session.spider for session in self._in_progress)
+        running = Counter(run.spider for run in self._in_progress)
         of_all = ((spider, running[spider]) for spider in now)
         yield by_spider("freshet_runs_running", "Number of crawl runs in progress.", of_all)
         text = "Unix time when a crawl run last ended without an error."
@@ -170,9 +170,9 @@ def result_of(reason: str) -> str:
     return "limited" if reason.startswith(LIMIT) else ENDS.get(reason, "other")
 
 
-def counted(session: Session) -> Counts:
+def counted(run: Run) -> Counts:
     """Return the counts of a run so far, by metric and label; they never decrease."""
-    stats = session.crawler.stats.get_stats()
+    stats = run.crawler.stats.get_stats()
     counts: Counts = Counter()
     for name, value in stats.items():
         for prefix in STATUS:
@@ -185,11 +185,11 @@ def counted(session: Session) -> Counts:
     )
     counts["freshet_request_retries", ""] = stats.get("retry/count", 0)
     counts["freshet_response_bytes", ""] = stats.get("downloader/response_bytes", 0)
-    counts["freshet_missed_visits", ""] = session.counts["missed visits"]
+    counts["freshet_missed_visits", ""] = run.state.counts["missed visits"]
     for outcome in Outcome:
-        counts["freshet_visits", outcome] = session.counts[outcome]
+        counts["freshet_visits", outcome] = run.state.counts[outcome]
     # A run that could not connect to the database has no `patience`.
-    if patience := getattr(session, "patience", None):
+    if patience := getattr(run, "patience", None):
         counts["freshet_storage_retries", ""] = patience.counts["retries"]
     return counts
 
@@ -223,20 +223,20 @@ class ProcessMetrics:
         self._to_stored = self._histogram("response_to_stored_seconds", TO_STORED, SHORT)
         self._lag = self._histogram("reactor_lag_seconds", LAG, LAGS, by_spider=False)
 
-    def run_ended(self, session: Session, reason: str, seconds: float) -> None:
+    def run_ended(self, run: Run, reason: str, seconds: float) -> None:
         """Count the end of a run and its duration. reason: Scrapy's close reason."""
-        self.runs.end(session, reason)
-        self._durations.labels(session.spider).observe(seconds)
+        self.runs.end(run, reason)
+        self._durations.labels(run.spider).observe(seconds)
 
-    def on_stored(self, session: Session) -> Callable[[list[Visit], float], None]:
+    def on_stored(self, run: Run) -> Callable[[list[Visit], float], None]:
         """Return a callback to call with each stored batch of a run and the seconds it took."""
         of_batch = (self._sizes, self._storing, self._to_stored)
-        sizes, storing, to_stored = (each.labels(session.spider) for each in of_batch)
+        sizes, storing, to_stored = (each.labels(run.spider) for each in of_batch)
 
         def observe(batch: list[Visit], seconds: float) -> None:
             sizes.observe(len(batch))
             storing.observe(seconds)
-            now = session.clock.now()
+            now = run.clock.now()
             for visit in batch:
                 # Exclude deliveries of WebSub hubs, which wait in storage until a run begins.
                 if visit.fetched.push is None:

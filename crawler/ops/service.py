@@ -77,7 +77,7 @@ DISABLED = {"crawler.frontier.summary.Summary": None, "crawler.ops.extensions.Ga
 LIMIT = "CLOSESPIDER_TIMEOUT"
 # Minimum duration of a run, in delays between two requests.
 MIN_DELAYS = 5
-# Counts of this process's part of a run, by their names in the session.
+# Counts of this process's part of a run, by their names in its state.
 OWN = {"visits": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
     str(outcome): str(outcome) for outcome in Outcome
 }
@@ -185,8 +185,8 @@ def _set_up_log(settings: Settings) -> None:
     logging.getLogger("scrapy").setLevel(logging.NOTSET)
     logging.getLogger("crawler.ops").setLevel(level)
     # The service itself logs why a run failed and when it is retried.
-    session_log = logging.getLogger("crawler.frontier.session")
-    session_log.addFilter(lambda record: record.levelno < logging.ERROR)
+    run_log = logging.getLogger("crawler.frontier.run")
+    run_log.addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 async def _work(
@@ -267,10 +267,11 @@ class Run:
         if (failure := session.failure) is not None:
             raise failure
         counts: dict[str, Any] = {"name": wrapper.name}
-        counts |= figures(session.counts, session.targets_at_end)
+        state = session.run.state
+        counts |= figures(state.counts)
         # In a shared run, count only this process's part: each process counts its own.
-        counts |= {name: session.own[key] for name, key in OWN.items()}
-        return counts | {"of_all": session.visits_of_all}
+        counts |= {name: state.own[key] for name, key in OWN.items()}
+        return counts | {"of_all": state.tally.visits_of_all}
 
 
 def run_settings(

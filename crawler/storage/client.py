@@ -399,6 +399,7 @@ class Retrying(ABC):
 
     seconds: time without success after which the call fails
     outage:  current state of the server, as logged
+    is_hurried: whether the grace period of this process is over
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
@@ -407,10 +408,11 @@ class Retrying(ABC):
     def __init__(self, seconds: float, outage: Outage) -> None:
         self.seconds = seconds
         self.outage = outage
+        self.is_hurried = False
 
     def hurry(self) -> None:
         """Stop waiting for an unavailable server."""
-        self.seconds = 0.0
+        self.seconds, self.is_hurried = 0.0, True
 
     async def ask(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of `call`, which must be safe to repeat.

@@ -17,7 +17,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import compress
 from operator import not_
@@ -25,10 +26,11 @@ from typing import Protocol
 
 from pymongo.errors import PyMongoError
 
+from crawler.archive.writer import ArchiveWriter
 from crawler.config import Config
 from crawler.dedup.posts import ALONE, Verdicts
 from crawler.errors import Unreachable
-from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from crawler.items import Kind, Outcome, Visit
 from crawler.storage import (
     cells,
     feeds,
@@ -41,20 +43,18 @@ from crawler.storage import (
     visits,
     websub,
 )
-from crawler.storage.client import REDIS, Database, Document, MongoRetry, insert_new
+from crawler.storage.client import REDIS, Database, MongoRetry, insert_new
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.signatures import Registry
+from crawler.storage.in_flight import InFlight
 from crawler.storage.listings import Patterns
 from crawler.storage.notification_rules import WantedEvents
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
-Contents = dict[str, Document]
 # Maximum time until a batch of items and unchanged pages is full, and maximum bytes of its pages.
 # Scrapy stops fetching at 5 MB of responses in progress.
 PATIENT_SECONDS, MAX_BYTES = 0.5, 1_000_000
-# The changed pages that wait for each other are at most a batch divided by this number.
-CHANGED_SHARE = 4
 
 
 class Leases(Protocol):
@@ -84,6 +84,20 @@ class BothLeases:
         return await self._first.still_holds(key) and await self._second.still_holds(key)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the crawl around a writer has.
+
+    leases:    of this process; None: others store nothing meanwhile
+    in_flight: targets that this process works on, which a batch cannot exceed; None: unknown
+    archive:   archive of the site, which is written before each batch; None without one
+    """
+
+    leases: Leases | None = None
+    in_flight: InFlight | None = None
+    archive: ArchiveWriter | None = None
+
+
 class LeaseUncertain(Exception):
     """The process stalled for too long in the middle of a batch."""
 
@@ -95,12 +109,8 @@ class TakenOver(Exception):
 class Writer:
     """Writes visits in batches; one writer per run.
 
-    leases:      of this process
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
-    in_flight:   returns the number of targets that this process works on, which a batch cannot
-                 exceed; None: unknown
     wanted:      the events that rules of notifications select
-    before_store: called before each batch, which fails with an error that it raises
     on_stored:   called with each stored batch, and the seconds that it took
     """
 
@@ -112,7 +122,7 @@ class Writer:
         patience: MongoRetry,
         patterns: Patterns,
         registry: Registry | None = None,
-        leases: Leases | None = None,
+        around: Surroundings = Surroundings(),
     ) -> None:
         self._db = db
         self._config = config
@@ -122,7 +132,10 @@ class Writer:
         wrapper = patterns.traps.wrapper
         self._size_limits = posts.SizeLimits(db, wrapper.name, config)
         self._registry = registry
-        self._leases = leases
+        self._leases, self._archive = around.leases, around.archive
+        self._in_flight = around.in_flight
+        if self._in_flight is not None:
+            self._in_flight.watch(self._check)
         self.wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
@@ -133,15 +146,8 @@ class Writer:
         self._closing = False
         self._broken: Exception | None = None
         self._task = asyncio.ensure_future(self._work())
-        self.old_contents = OldContents(
-            lambda some: patience.read(lambda: posts.contents(db, some)),
-            max(1, self._size() // CHANGED_SHARE),
-            self._can_come,
-        )
         self.discovered = 0
         self.is_in_doubt = False
-        self.in_flight: Callable[[], int] | None = None
-        self.before_store: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
@@ -157,7 +163,7 @@ class Writer:
         self._waiting.append((visit, stored))
         self._bytes += visit.fetched.size
         self._arrived.set()
-        self.check()
+        self._note_waiting()
         if visit.fetched.target.kind is Kind.LIST and visit.has_new_links:
             # The crawl may wait for these links.
             self._full.set()
@@ -165,29 +171,24 @@ class Writer:
             self._shorten_wait()
         await stored
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """End the wait for further visits if the batch is full, or if none can come."""
         size = self._config.commit_size
-        if self.in_flight is not None:
-            size = max(1, min(self._size(), self.in_flight()))
+        if self._in_flight is not None:
+            size = max(1, min(batch_size(self._config), len(self._in_flight)))
         if len(self._waiting) >= size or self._bytes >= MAX_BYTES:
             self._full.set()
-        self.old_contents.check()
 
-    def _size(self) -> int:
-        """Return the maximum size of a batch if targets in flight are known."""
-        # With half of them in a batch, the crawl continues with the other half while it is stored.
-        return min(self._config.commit_size, -(-self._config.in_flight // 2))
-
-    def _can_come(self, others: int) -> bool:
-        """Return whether visits can come in addition to the waiting ones and to `others`."""
-        in_flight = self.in_flight() if self.in_flight is not None else 0
-        return not self._closing and in_flight > len(self._waiting) + others
+    def _note_waiting(self) -> None:
+        if self._in_flight is None:
+            self._check()
+        else:
+            # This calls `_check`, too.
+            self._in_flight.note_waiting(len(self._waiting))
 
     async def close(self) -> None:
         """Write the waiting visits, and stop."""
         self._closing = True
-        self.old_contents.end_wait()
         self._arrived.set()
         self._full.set()
         await self._task
@@ -213,7 +214,7 @@ class Writer:
             with contextlib.suppress(TimeoutError):
                 longest = max(PATIENT_SECONDS, self._config.commit_ms / 1000)
                 async with asyncio.timeout(longest) as self._wait:
-                    can_wait = self.in_flight is not None
+                    can_wait = self._in_flight is not None
                     if not (can_wait and all(_can_wait(visit) for visit, _ in self._waiting)):
                         self._shorten_wait()
                     await self._full.wait()
@@ -230,13 +231,14 @@ class Writer:
             self._wait.reschedule(until)
 
     async def _next_batch(self) -> list[Entry]:
-        """Take the waiting visits, and call `before_store`; return none if the call fails."""
+        """Take the waiting visits, and write the archive; return none if that fails."""
         batch, self._waiting, self._bytes = self._waiting, [], 0
         self._arrived.clear()
         self._full.clear()
+        self._note_waiting()
         try:
-            if self.before_store is not None:
-                await self.before_store()
+            if self._archive is not None:
+                await self._archive.flush()
         except Exception as error:  # noqa: BLE001 - waiting visits need every error
             _fail(batch, error)
             return []
@@ -384,73 +386,10 @@ class Writer:
             await listings.drop_all(self._db, visit.fetched.target)
 
 
-class Group:
-    """Changed pages that wait for each other. is_full: set when their old contents must be read."""
-
-    def __init__(self) -> None:
-        self.targets: list[Target] = []
-        self.bytes = 0
-        self.is_full = asyncio.Event()
-        self.contents: asyncio.Task[Contents]
-
-
-class OldContents:
-    """Reads the contents of changed pages before the change, in groups.
-
-    A batch with changed pages takes about ten commands of MongoDB more than one of unchanged pages.
-    So changed items wait for each other before their old contents are read. Then they are also
-    stored in one batch.
-
-    read:       returns the contents of targets by key
-    max_pages:  maximum number of pages in a group
-    can_come:   returns whether further pages can come, if this number of pages waits here
-    """
-
-    def __init__(
-        self,
-        read: Callable[[Sequence[Target]], Awaitable[Contents]],
-        max_pages: int,
-        can_come: Callable[[int], bool],
-    ) -> None:
-        self._read, self._max_pages, self._can_come = read, max_pages, can_come
-        self._group: Group | None = None
-
-    async def of(self, fetched: Fetched) -> Document | None:
-        """Return the content at the last visit of a page; None if it is not stored.
-
-        Only items wait: list pages may have new links, and feeds and cells must be up to date.
-        """
-        group = self._group
-        if group is None:
-            group = self._group = Group()
-            group.contents = asyncio.create_task(self._contents(group))
-        group.targets.append(fetched.target)
-        group.bytes += fetched.size
-        is_full = len(group.targets) >= self._max_pages or group.bytes >= MAX_BYTES
-        if is_full or fetched.target.kind is not Kind.ITEM:
-            self.end_wait()
-        self.check()
-        # Shielded, because the other pages of the group wait for the same task.
-        return (await asyncio.shield(group.contents)).get(fetched.target.key)
-
-    def check(self) -> None:
-        """End the wait if no further page can come."""
-        if self._group is not None and not self._can_come(len(self._group.targets)):
-            self.end_wait()
-
-    def end_wait(self) -> None:
-        """Read the old contents of the waiting pages now."""
-        if self._group is not None:
-            self._group.is_full.set()
-            self._group = None
-
-    async def _contents(self, group: Group) -> Contents:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENT_SECONDS):
-                await group.is_full.wait()
-        if self._group is group:
-            self._group = None
-        return await self._read(group.targets)
+def batch_size(config: Config) -> int:
+    """Return the maximum size of a batch if targets in flight are known."""
+    # With half of them in a batch, the crawl continues with the other half while it is stored.
+    return min(config.commit_size, -(-config.in_flight // 2))
 
 
 def _can_wait(visit: Visit) -> bool:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pymongo.errors import PyMongoError
@@ -19,12 +19,14 @@ from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
-from crawler.storage import due, runs, targets
+from crawler.storage import due, posts, runs, targets
 from crawler.storage.client import MongoRetry, Store
 from crawler.storage.dedup.index import opened
+from crawler.storage.in_flight import InFlight
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.writer import TakenOver, Writer
+from crawler.storage.old_contents import OldContents
+from crawler.storage.writer import Surroundings, TakenOver, Writer
 from pipelines.change_detection import Rules, decide
 from pipelines.storage import sketched
 from schedules.intervals import Intervals
@@ -45,12 +47,18 @@ class Process:
     """
 
     def __init__(
-        self, store: Store, registry: Any, started: datetime, lease: Lease | None = None
-    ) -> None:
+        self, store: Store, registry: Any, started: datetime, lease: Lease | None = None,
+        in_flight: InFlight | None = None,
+    ) -> None:  # fmt: skip
         self.db, self._registry, self.started = store.db, registry, started
         patience = MongoRetry(0.0, store.revive)
         patterns = Patterns(store.db, Traps(WRAPPER))
-        self.writer = Writer(store.db, store.config, started, patience, patterns, registry, lease)
+        around = Surroundings(lease, in_flight)
+        self.old_contents: OldContents | None = None
+        if in_flight is not None:
+            read = partial(posts.contents, store.db)
+            self.old_contents = OldContents(read, store.config, in_flight)
+        self.writer = Writer(store.db, store.config, started, patience, patterns, registry, around)
 
     async def begin(self) -> None:
         """Repair the data of earlier runs, and begin a run."""
@@ -89,11 +97,13 @@ async def process(
     redis: str | None = None,
     lease_seconds: float = 0.0,
     commit_ms: float = 1,
+    in_flight: InFlight | None = None,
 ) -> AsyncIterator[Process]:
     """Run a process with its own connections.
 
     lease_seconds: duration of its run lease, which only storing renews; 0: no lease
     commit_ms:     maximum time to wait for more visits
+    in_flight:     targets that the process works on; None: unknown
     """
     config = _configured(uri, redis).model_copy(update={"commit_ms": commit_ms})
     stack = AsyncExitStack()
@@ -103,7 +113,7 @@ async def process(
         stack.push_async_callback(store.close)
         registry = await stack.enter_async_context(opened(store.db, config))
         lease = await taken(store, lease_seconds) if lease_seconds else None
-        crawl = Process(store, registry, started, lease)
+        crawl = Process(store, registry, started, lease, in_flight)
         yield crawl
     finally:
         # Both write again on close; an unavailable server is not an error of the test.

@@ -55,7 +55,7 @@ async def _run(now: datetime, arguments: Arguments) -> None:
     runner = AsyncCrawlerRunner(settings)
     crawler = runner.create_crawler("site")
     await runner.crawl(crawler, **arguments)
-    if error := Session.of(crawler).error:
+    if error := Session.of(crawler).run.state.error:
         raise error
 
 

@@ -155,10 +155,11 @@ class Command(crawl.Command):
         if self.crawler_process.bootstrap_failed:
             self.exitcode = 1
         elif isinstance(session, Session):
-            if isinstance(session.error, Busy):
+            state = session.run.state
+            if isinstance(state.error, Busy):
                 # Another run of the site started after the check.
-                print_line(f"scrapy {self.name}: {session.error}", error=True)
-            elif session.failure is not None or session.found_nothing:
+                print_line(f"scrapy {self.name}: {state.error}", error=True)
+            elif session.failure is not None or state.found_nothing:
                 self.exitcode = 1
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:

@@ -181,7 +181,7 @@ def crawl(
 
 def assert_failed(result: Result, db: Db, message: str) -> None:
     assert result.code == 1, result.err
-    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.run] ERROR" in line]
     assert len(lines) == 1, result.err
     assert message in lines[0], result.err
     run = db.runs.find_one(sort=[("started", -1)])
@@ -242,7 +242,7 @@ def test_rejected_database_write_fails_the_run(
         refuse(database, "runs", finished=None)
     failed = crawl(freshet, site, "", "-a", "full=1", hours=1)
     assert failed.code == 1, failed.err
-    assert sum("[crawler.frontier.session] ERROR" in line for line in failed.err.splitlines()) == 1
+    assert sum("[crawler.frontier.run] ERROR" in line for line in failed.err.splitlines()) == 1
 
 
 def test_a_full_disk_of_exported_items_is_one_line(
@@ -288,7 +288,7 @@ def test_error_in_lease_loop_fails_the_run(
 """.replace("REDIS", redis).replace("DATABASE", database.name)
     result = crawl(freshet, site, broken, REDIS_URL=redis)
     assert result.code == 1, result.err
-    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.run] ERROR" in line]
     assert len(lines) == 1, result.err
     assert re.search("WRONGTYPE|Redis", lines[0])
 

@@ -17,15 +17,17 @@ from scrapy import Spider
 
 from crawler.config import Config
 from crawler.frontier import frontiers
-from crawler.frontier.frontiers import LocalFrontier, SharedFrontier
+from crawler.frontier.frontiers import LocalFrontier, Settled, SharedFrontier
 from crawler.frontier.leases import Worker
 from crawler.frontier.lifecycle import Counts
 from crawler.frontier.redis_queue import LeasedQueue
+from crawler.frontier.run import Run
 from crawler.frontier.run_limits import HostLimits
-from crawler.frontier.session import Session
+from crawler.frontier.run_state import FailureLog, RunState
 from crawler.items import Kind, Target
 from crawler.storage import due
 from crawler.storage.due import DuePosition
+from crawler.storage.in_flight import InFlight
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Row
 from tests.integration.shared_run import LEASE_MS, SharedRun, opened_run
@@ -51,12 +53,11 @@ class Unbounded:
         """Count nothing."""
 
 
-class FakeSession:
-    """The part of a session that the feeder uses; a visit is stored after a short delay."""
+class FakeRun:
+    """The part of a run that the feeder uses; a visit is stored after a short delay."""
 
     spider = "x"
     started = NOW
-    error = None
     may_end_early = is_timed = False
     limits = HostLimits()
     wrapper = SimpleNamespace(cells={})
@@ -64,16 +65,11 @@ class FakeSession:
     def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:
         self.db, self.chance = db, chance
         self.config = Config.load(in_flight=50)
-        self.in_flight: set[str] = set()
-        self.shared_fetches: set[str] = set()
-        self.postponed: set[str] = set()
+        self.in_flight = InFlight()
         self.allowance = Unbounded()
-        self.due_at_start = TARGETS
-        self.counts: Counter[str] = Counter()
+        self.state = RunState(FailureLog("x"), due_at_start=TARGETS)
         self.handed_out: Counter[str] = Counter()
         self.patience = self
-        self.releases = self.findings = 0
-        self._released = asyncio.Event()
 
     async def read(self, call: Callable[[], Awaitable[Any]]) -> Any:
         return await call()
@@ -81,30 +77,16 @@ class FakeSession:
     def closed_hosts(self) -> list[str]:
         return []
 
-    def take(self, target: Target) -> None:
-        self.in_flight.add(target.key)
-        self.handed_out[target.url] += 1
-
-    async def until_released(self, releases: int) -> None:
-        while self.releases <= releases:
-            self._released.clear()
-            await self._released.wait()
-
-    async def until_found(self, findings: int) -> None:
-        while self.in_flight and self.findings <= findings:
-            await self.until_released(self.releases)
-
     async def visit(self, target: Target) -> None:
+        self.handed_out[target.url] += 1
         await asyncio.sleep(self.chance.random() / 200)
         later = {"$set": {"next_visit": NOW + timedelta(days=1)}}
         await self.db.targets.update_one({"_id": target.key}, later)
-        self.in_flight.discard(target.key)
-        self.releases += 1
-        self._released.set()
+        self.in_flight.release(target.key, finds=False)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as visits:
-            async for target in LocalFrontier(cast(Session, self)).due(None):
+            async for target in LocalFrontier(cast(Run, self), dict).due(None):
                 visits.create_task(self.visit(target))
 
 
@@ -120,13 +102,13 @@ def test_each_target_is_handed_out_once(stored: tuple[Db, str], seed: int) -> No
 
 async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
     async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
-        session = FakeSession(client.get_default_database(), chance)
+        run = FakeRun(client.get_default_database(), chance)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await session.run()
+                await run.run()
         except TimeoutError:
-            pytest.fail(f"the stream has stalled, {len(session.in_flight)} in flight")
-        return session.handed_out
+            pytest.fail(f"the stream has stalled, {len(run.in_flight)} in flight")
+        return run.handed_out
 
 
 def test_target_visited_before_it_is_queued_again_does_not_count_for_the_limit(
@@ -166,7 +148,7 @@ async def _shared_visits(shared: SharedRun, uri: str, limit: int) -> tuple[list[
             patch.setattr(frontiers, "MAX_WAIT_SECONDS", 0.1)
             patch.setattr(queue, "feed", feed_late)
             patch.setattr(queue, "work", work_slowly)
-            frontier = SharedFrontier(cast(Session, FakeSession(db, random.Random(1))))
+            frontier = SharedFrontier(cast(Run, FakeRun(db, random.Random(1))), dict)
             frontier._queue = queue
             frontier._worker = worker = Worker(
                 queue, shared.steady, LEASE_MS / 1000, 9, 3, dict, pytest.fail
@@ -178,7 +160,7 @@ async def _shared_visits(shared: SharedRun, uri: str, limit: int) -> tuple[list[
                 async for target in frontier.due(limit):
                     visited.append(target.url)
                     await db.targets.update_one({"_id": target.key}, later)
-                    frontier.done(target.key, {"visits": 1})
+                    frontier.settle(target, Settled.STORED, {"visits": 1})
             await worker.leave(patient=True)
             counts, *_ = await queue.sums()
             return visited, counts

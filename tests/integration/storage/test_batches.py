@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from crawler.storage.in_flight import InFlight
 from tests.integration.claiming import text
 from tests.integration.writing import BEGIN, process, refused, visit
 
@@ -16,11 +17,14 @@ AT = BEGIN + timedelta(minutes=1)
 
 def test_last_visits_and_new_links_are_stored_immediately(databases: Any) -> None:
     async def run(uri: str) -> None:
-        async with process(uri, BEGIN, commit_ms=WAIT_MS) as crawl, asyncio.timeout(60):
+        in_flight = InFlight()
+        started = process(uri, BEGIN, commit_ms=WAIT_MS, in_flight=in_flight)
+        async with started as crawl, asyncio.timeout(60):
             await crawl.begin()
             page, item = await crawl.due("list", "item-1")
+            in_flight.keys.update({page.key, item.key})
             assert refused(await crawl.store([visit(page, "item-1", AT)])) == [False]
-            crawl.writer.in_flight = lambda: 1
+            in_flight.release(page.key)
             assert refused(await crawl.store([visit(item, text(1), AT)])) == [False]
 
     with databases() as (db, uri):

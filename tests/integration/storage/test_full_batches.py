@@ -10,6 +10,7 @@ import pytest
 
 from crawler.items import Outcome
 from crawler.storage.client import Document
+from crawler.storage.in_flight import InFlight
 from crawler.storage.writer import MAX_BYTES, PATIENT_SECONDS
 from tests.integration.harness import Db
 from tests.integration.writing import BEGIN, HOUR, SITE, Process, process, visit
@@ -25,14 +26,20 @@ def batches(uri: str, in_flight: int, case: Case) -> tuple[list[int], float]:
         async with process(uri, BEGIN) as first:
             await first.store([visit(t, t.url, BEGIN) for t in await first.due(*NAMES)])
         sizes: list[int] = []
-        async with process(uri, BEGIN + HOUR) as crawl:
-            crawl.writer.in_flight = lambda: in_flight
+        async with process(uri, BEGIN + HOUR, in_flight=flying(in_flight)) as crawl:
             crawl.writer.on_stored = lambda stored, _: sizes.append(len(stored))
             began = time.monotonic()
             await case(crawl, sizes)
             return sizes, time.monotonic() - began
 
     return asyncio.run(run())
+
+
+def flying(n: int) -> InFlight:
+    """Return n targets in flight."""
+    in_flight = InFlight()
+    in_flight.keys.update(map(str, range(n)))
+    return in_flight
 
 
 async def commit(crawl: Process, name: str, text: str | None = None) -> Outcome:
@@ -121,7 +128,8 @@ async def old_content(crawl: Process, name: str, size: int = 1000) -> Document |
     (target,) = await crawl.due(name)
     fetched = visit(target, "another text", BEGIN + HOUR).fetched
     fetched.size = size
-    return await crawl.writer.old_contents.of(fetched)
+    assert crawl.old_contents is not None
+    return await crawl.old_contents.of(fetched)
 
 
 def reads_of(db: Db, uri: str, in_flight: int, case: Case) -> tuple[int, float]:
@@ -163,7 +171,8 @@ def test_large_pages_and_the_end_of_a_run_skip_the_wait(stored: tuple[Db, str]) 
         assert await old_content(crawl, "item-0", MAX_BYTES) is not None
         waiting = asyncio.create_task(old_content(crawl, "item-1"))
         await asyncio.sleep(0.01)
-        await crawl.writer.close()
+        assert crawl.old_contents is not None
+        crawl.old_contents.close()
         assert await waiting is not None
 
     assert reads_of(*stored, 100, case)[1] < PATIENT_SECONDS

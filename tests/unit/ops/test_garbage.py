@@ -15,6 +15,8 @@ from crawler.utils.process import DEFAULTS, LOADING, spare_loading
 
 @pytest.fixture
 def frozen_before() -> Iterator[int]:
+    # An earlier crawl in this process may have frozen everything.
+    gc.unfreeze()
     yield gc.get_freeze_count()
     gc.unfreeze()
 

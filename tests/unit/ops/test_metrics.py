@@ -292,9 +292,9 @@ def test_requests_that_were_never_sent_are_not_counted() -> None:
     never_sent = [IgnoreRequest(), NotRequested(), RunEnded(), OffLimits(url, "private")]
     for error in (*never_sent, DownloadTimeoutError()):
         stats.process_exception(Request(url), error)
-    session: Any = SimpleNamespace(crawler=crawler, counts=Counter())
-    assert counted(session)["freshet_requests", ""] == 1
-    assert counted(session)["freshet_request_failures", ""] == 1
+    run: Any = SimpleNamespace(crawler=crawler, state=SimpleNamespace(counts=Counter()))
+    assert counted(run)["freshet_requests", ""] == 1
+    assert counted(run)["freshet_request_failures", ""] == 1
 
 
 def test_queue_and_dead_letter_metrics() -> None:

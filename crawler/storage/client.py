@@ -54,7 +54,6 @@ from crawler.utils.text import span
 from crawler.utils.time import SERVER_TIME, steady_seconds
 
 # Calls to MongoDB may include claims in Redis, whose errors name the server's address.
-MONGODB, REDIS = "MongoDB", "Redis"
 # Pause before the second attempt of a call; doubles with each further attempt.
 FIRST_PAUSE_SECONDS = 0.1
 # Interval of log lines during an outage.
@@ -444,11 +443,11 @@ class MongoRetry(Retrying):
     counts: `retries` so far
     """
 
-    errors = (PyMongoError, Unreachable)
+    errors = (PyMongoError,)
     max_pause_seconds = 5.0
 
     def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]] | None = None) -> None:
-        super().__init__(seconds, Outage(logger, MONGODB))
+        super().__init__(seconds, Outage(logger, "MongoDB"))
         self._revive = revive
         self.counts: Counter[str] = Counter()
 
@@ -456,7 +455,6 @@ class MongoRetry(Retrying):
         reason = why_unavailable(error)
         if reason is None:
             raise error
-        self.outage.name = REDIS if isinstance(error, Unreachable) else MONGODB
         # With 0 seconds the call fails before a started server could answer.
         if self.seconds and self._revive is not None:
             try:
@@ -478,8 +476,6 @@ class MongoRetry(Retrying):
 
 def why_unavailable(error: Exception) -> str | None:
     """Return why the server is temporarily unavailable, in one line; None for other errors."""
-    if isinstance(error, Unreachable):
-        return str(error)
     if not isinstance(error, PyMongoError):
         return None
     if isinstance(error, ConnectionFailure):

@@ -86,7 +86,6 @@ class Process:
 async def process(
     uri: str,
     started: datetime,
-    redis: str | None = None,
     lease_seconds: float = 0.0,
     commit_ms: float = 1,
 ) -> AsyncIterator[Process]:
@@ -95,7 +94,7 @@ async def process(
     lease_seconds: duration of its run lease, which only storing renews; 0: no lease
     commit_ms:     maximum time to wait for more visits
     """
-    config = _configured(uri, redis).model_copy(update={"commit_ms": commit_ms})
+    config = _configured(uri).model_copy(update={"commit_ms": commit_ms})
     stack = AsyncExitStack()
     crawl: Process | None = None
     try:
@@ -115,11 +114,10 @@ async def process(
 
 
 @lru_cache(8)
-def _configured(uri: str, redis: str | None) -> Config:
+def _configured(uri: str) -> Config:
     """Read the configuration once for each database, because it takes as long as a batch."""
     return Config.load(
         mongo_uri=uri,
-        redis_url=redis,
         mongo_timeout_seconds=1,
         commit_size=100,
         commit_retry_seconds=1,

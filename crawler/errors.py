@@ -10,7 +10,6 @@ FreshetError            base class; the message is one line: the problem, its pl
     ├── Unreachable     MongoDB or Redis did not answer in time
     ├── ClockError      the clocks of this machine and the server differ too much
     ├── LeaseLost       another process has taken over this process's work
-    ├── BandsLost       Redis lost its band reservations, or they are being rebuilt
     ├── RunLost         Redis lost the crawl run that workers share
     ├── NewerDatabase   the database was written by a later version of Freshet
     ├── ArchiveError    the archive of a site cannot be written or read
@@ -83,10 +82,6 @@ class ClockError(StorageError):
 
 class LeaseLost(StorageError):
     """Raised if another process took over this one's work after it missed its heartbeats."""
-
-
-class BandsLost(StorageError):
-    """Raised if Redis lost the band reservations of near-duplicates, or they are being rebuilt."""
 
 
 class RunLost(StorageError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crawler.utils.text import INVISIBLE, MAX_CHARACTERS, normalized
@@ -115,17 +115,6 @@ class Owner:
             self.post, self.created, self.sketch, item=self.item, fences=self.fences,
             seen=self.seen, source=self.source, absent=self.absent, claimed=self.claimed,
         )  # fmt: skip
-
-
-class Claim(NamedTuple):
-    """A claim of a post's bands, for a backend that stores bands separately from posts.
-
-    cluster: 12 bytes; the cluster that the post founds if it is not a copy
-    """
-
-    id: int
-    cluster: bytes
-    sketch: Sketch
 
 
 @lru_cache(maxsize=4096)  # needed for each post of a batch, and its source, several times

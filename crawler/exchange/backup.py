@@ -29,7 +29,6 @@ from crawler.errors import Busy, ConfigError
 from crawler.storage import transfer
 from crawler.storage.client import META, VERSION, Database
 from crawler.storage.dedup.index import META as INDEX
-from crawler.storage.dedup.index import MONGODB, REDIS
 from crawler.storage.schema import RESTORED, is_version
 from crawler.storage.transfer import Contents, Shape
 from crawler.utils.files import file_errors, sync_folder
@@ -262,9 +261,8 @@ class Backup:
         except (BSONError, KeyError, TypeError, ValueError):
             meta = {}
         version = meta.get(META["_id"], {}).get("version")
-        index = meta.get(INDEX["_id"], {"scheme": "", "backend": MONGODB})
-        if not isinstance(index.get("scheme"), str) or index.get("backend") not in (MONGODB, REDIS):
-            problem = "its index of near-duplicates has no valid scheme or backend"
+        if not isinstance(meta.get(INDEX["_id"], {"scheme": ""}).get("scheme"), str):
+            problem = "its index of near-duplicates has no valid scheme"
             raise ConfigError(DAMAGED.format(self.name, problem))
         if version != self.manifest.version or not is_version(version):
             problem = f"its collection 'meta' has not data version {self.manifest.version}"

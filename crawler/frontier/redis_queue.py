@@ -7,22 +7,17 @@ and therefore atomic, and can be repeated.
 redirects and retries, stay in Scrapy's queues in the memory of that worker: if it crashes, the
 whole entry is leased again. New requests of a spider go to Redis, for any worker.
 
-Requests are JSON, so that write access to Redis cannot run code; with pickle, the default of
-scrapy-redis, it could. Types that JSON lacks are marked: bytes, and dicts with keys that are not
-strings. Workers share only requests of limited size with the keys, headers and meta in PARTS. All
-others stay with the worker that created them, so that no one can use Redis to choose a proxy, send
-a cookie or disable robots.txt.
+Requests are ordinary JSON: pickle, the default of scrapy-redis, would let write access to Redis run
+any code. Requests that JSON cannot represent stay with the worker that created them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from inspect import signature
 from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -31,6 +26,7 @@ from redis.commands.core import AsyncScript
 from scrapy import Request, Spider
 from scrapy.core.scheduler import Scheduler as OwnScheduler
 from scrapy.crawler import Crawler
+from scrapy.http import FormRequest, JsonRequest, XmlRpcRequest
 from scrapy.utils.request import request_from_dict
 from scrapy_redis import scheduler
 from scrapy_redis.dupefilter import RFPDupeFilter
@@ -46,11 +42,9 @@ if TYPE_CHECKING:
 
 # Read as package resources: a project that is deployed as an egg is not a folder.
 SCRIPTS = files("crawler.frontier") / "lua"
-# Request classes of Scrapy that differ from Request only in their constructors.
-CLASSES = tuple(
-    f"scrapy.http.request.{name}"
-    for name in ("form.FormRequest", "json_request.JsonRequest", "rpc.XmlRpcRequest")
-)
+# Request classes of Scrapy, which differ only in their constructors.
+CLASSES = (Request, FormRequest, JsonRequest, XmlRpcRequest)
+MAX_CHARACTERS = 256_000
 REDIS_ID = "freshet:id"
 EXPIRY_MS = 24 * 3600 * 1000
 # A blocking command waits for this share of the client's timeout, or of MAX_WAIT_SECONDS if the
@@ -64,16 +58,6 @@ Args = list[Any] | Callable[[], list[Any]]
 NOT_DUE = "not_due"
 # Entry, fingerprint, priority and text of a request.
 Pushed = tuple[str, str, int, str]
-BYTES, PAIRS = "$bytes", "$pairs"
-MAX_BYTES, MAX_DEPTH = 256_000, 32
-MAX_URL, MAX_PRIORITY, MAX_TRIES = 8_000, 1_000_000, 20
-# A string, closed or not, or a bracket. The quantifiers are possessive, so that each character is
-# read once.
-TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
-METHODS = frozenset({"GET", "HEAD", "POST"})
-HEADERS = frozenset(
-    {b"accept", b"accept-language", b"content-type", b"origin", b"referer", b"x-requested-with"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,39 +283,48 @@ class LeasedQueue:
         return int(await self._steady.ask(lambda: self.server.scard(key)))
 
     def encode(self, request: Request) -> str:
-        """Serialize a request; raises TypeError or ValueError if `decode` would reject it."""
-        parts = request.to_dict(spider=self.spider)
-        if parts.pop("_class", None) in CLASSES:
-            parts = {name: part for name, part in parts.items() if name in PARTS}
-        elif type(request) is not Request:
+        """Serialize a request as JSON.
+
+        Raises TypeError or ValueError if that would change the request, or other workers lack what
+        the request needs.
+        """
+        if type(request) not in CLASSES:
             raise ValueError(f"unsupported request class: {type(request).__name__}")
-        text = dumps(parts)
-        self.decode(text)
+        if "cookiejar" in request.meta:
+            raise ValueError("its cookies are in the memory of this worker")
+        parts, encoding = self._parts(request), request.encoding
+        headers = {
+            name.decode(encoding): [line.decode(encoding) for line in lines]
+            for name, lines in parts["headers"].items()
+        }
+        text = json.dumps(parts | {"headers": headers, "body": request.body.decode(encoding)})
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"longer than {MAX_CHARACTERS:,} characters")
+        if self._parts(self.decode(text)) != parts:
+            raise ValueError("it has values other than plain JSON and text")
         return text
 
     def decode(self, text: str) -> Request:
-        """Deserialize a request; raises ValueError if the spider cannot have created it.
+        """Deserialize a request; raises an error unless it is a request to the spider's own site.
 
-        A valid request is for the site itself, has only parts that `check` allows, and
-        its callbacks are methods that the spider's own class defines.
+        Its callbacks must be methods that the spider's own class adds. Everything else is taken as
+        it is: whoever can write to Redis is trusted.
         """
-        parts = loads(text)
-        check(parts)
-        wrapper = getattr(self.spider, "wrapper", None)
-        if wrapper is None or not wrapper.is_own(parts["url"]):
-            raise ValueError(f"URL of another site: {parts['url']!r}")
+        parts = json.loads(text)
         own: frozenset[str] = getattr(self.spider, "own_methods", frozenset)()
-        for name, given in (("callback", parts.get("cb_kwargs", {})), ("errback", {})):
-            method = parts.get(name)
-            if method not in own and (method is not None or name == "callback"):
-                raise ValueError(f"{name} is not a method of the spider's class: {method!r}")
-            if method is not None:
-                # The method has to accept a response or failure, and these arguments.
-                try:
-                    signature(getattr(self.spider, method)).bind(None, **given)
-                except TypeError as error:
-                    raise ValueError(f"{name} does not accept the arguments: {error}") from None
-        return request_from_dict(parts, spider=self.spider)
+        if parts.get("callback") not in own or parts.get("errback") not in {None, *own}:
+            raise ValueError("callback or errback is not a method of the spider's class")
+        # Without the name of a class, which would be imported.
+        known = {name: parts[name] for name in Request.attributes if name in parts}
+        request = request_from_dict(known, spider=self.spider)
+        wrapper = getattr(self.spider, "wrapper", None)
+        if wrapper is None or not (is_http(request.url) and wrapper.is_own(request.url)):
+            raise ValueError(f"URL of another site: {request.url!r}")
+        return request
+
+    def _parts(self, request: Request) -> dict[str, Any]:
+        parts = request.to_dict(spider=self.spider)
+        return {name: parts[name] for name in Request.attributes}
 
     def _key(self, name: str) -> str:
         return f"{self.key}{self.id}:{name}"
@@ -438,119 +431,3 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return [
             entry for entry in entries if self._queued.get(entry) == 0 and entry not in under_way
         ]
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_int(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_name(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _are_headers(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(name, bytes)
-        and name.lower() in HEADERS
-        and isinstance(lines, list)
-        and all(isinstance(x, bytes) and not re.search(rb"[\r\n\0]", x) for x in lines)
-        for name, lines in value.items()
-    )
-
-
-META: dict[str, Callable[[Any], bool]] = {
-    "depth": lambda value: _is_int(value, 0, MAX_PRIORITY),
-    "dont_merge_cookies": _is_bool,
-    "dont_redirect": _is_bool,
-    "dont_retry": _is_bool,
-    "handle_httpstatus_all": _is_bool,
-    "handle_httpstatus_list": lambda value: (
-        isinstance(value, list) and all(_is_int(status, 100, 999) for status in value)
-    ),
-    "max_retry_times": lambda value: _is_int(value, 0, MAX_TRIES),
-}
-# Checks of the parts of a request; all parts but the URL are optional.
-PARTS: dict[str, Callable[[Any], bool]] = {
-    "url": lambda value: isinstance(value, str) and len(value) <= MAX_URL and is_http(value),
-    "callback": _is_name,
-    "errback": _is_name,
-    "method": lambda value: isinstance(value, str) and value in METHODS,
-    "headers": _are_headers,
-    "body": lambda value: isinstance(value, bytes),
-    "cookies": lambda value: value in ({}, []),
-    "meta": lambda value: (
-        isinstance(value, dict)
-        and all(name in META and META[name](entry) for name, entry in value.items())
-    ),
-    "encoding": lambda value: value == "utf-8",
-    "priority": lambda value: _is_int(value, -MAX_PRIORITY, MAX_PRIORITY),
-    "dont_filter": _is_bool,
-    "flags": lambda value: value == [],
-    "cb_kwargs": lambda value: isinstance(value, dict) and all(isinstance(k, str) for k in value),
-}
-
-
-def dumps(value: dict[str, Any]) -> str:
-    """Serialize a request's dict; raises TypeError for types that are not supported."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
-
-
-def loads(text: str | bytes) -> dict[str, Any]:
-    """Deserialize a request's dict; raises ValueError if it is too large or not from `dumps`."""
-    raw = text.encode() if isinstance(text, str) else text
-    if len(raw) > MAX_BYTES:
-        raise ValueError(f"longer than {MAX_BYTES:,} bytes")
-    text = raw.decode()
-    depth = 0
-    # Check the depth first: json.loads would exhaust the stack.
-    for token in TOKENS.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    try:
-        value = _restored(json.loads(text))
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(value, dict):
-        raise ValueError("not a request")
-    return value
-
-
-def check(value: dict[str, Any]) -> None:
-    """Raise ValueError with the name of the part unless workers can share a request's dict."""
-    if "url" not in value:
-        raise ValueError("missing url")
-    for name, part in value.items():
-        if name not in PARTS or not PARTS[name](part):
-            raise ValueError(f"unsupported part or value: {name!r}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {BYTES: value.decode("latin-1")}
-    if isinstance(value, dict):
-        pairs = [(_plain(key), _plain(entry)) for key, entry in value.items()]
-        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
-            return dict(pairs)
-        return {PAIRS: pairs}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_restored(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {BYTES}:
-        return str(value[BYTES]).encode("latin-1")
-    if value.keys() == {PAIRS}:
-        return {_restored(key): _restored(entry) for key, entry in value[PAIRS]}
-    return {key: _restored(entry) for key, entry in value.items()}

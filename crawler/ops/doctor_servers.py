@@ -54,10 +54,6 @@ MAX_UNPRUNED = timedelta(days=7)
 MAX_UNDELIVERED = timedelta(hours=1)
 
 SET_CLOCKS = "synchronize the clocks of all machines by NTP: timedatectl set-ntp true"
-CRASH_EFFECT = (
-    "a crash loses leased entries (they are visited again) and all band reservations "
-    "(the next crawl restores them from MongoDB while other crawls wait)"
-)
 REPAIR = "run scrapy doctor --deep --repair to add them to the change log"
 VISIT = "run scrapy doctor --deep --repair to make their targets due, then run scrapy crawl"
 REMOVE = "run scrapy doctor --deep --repair to remove unacknowledged writes"
@@ -144,18 +140,15 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if version != VERSION:
         return findings
     findings += judge_indexes(await schema.index_problems(db))
-    # Near-duplicates: crawls need the scheme and the backend that the stored claims were made with.
-    wanted = index.wanted_meta(config)
+    # Near-duplicates: crawls need the scheme that the stored claims were made with.
+    scheme = index.wanted_scheme(config)
     stored = await db.meta.find_one(index.META)
-    if wanted is None or stored is None:
+    if scheme is None or stored is None:
         return findings
-    if refused := await index.refusal(db, wanted, stored):
+    if refused := await index.refusal(db, scheme, stored):
         message, _, fix = refused.rpartition(": ")
         return [*findings, failed(Check.NEAR_DUPLICATES, message, fix)]
-    message = f"scheme {stored['scheme']}, band reservations in {stored['backend']}"
-    if wanted["backend"] != stored["backend"]:
-        message += f"; the next crawl moves them to {wanted['backend']}"
-    return [*findings, ok(Check.NEAR_DUPLICATES, message)]
+    return [*findings, ok(Check.NEAR_DUPLICATES, f"scheme {stored['scheme']}")]
 
 
 async def _check_write(db: Database, config: Config) -> Finding:
@@ -455,5 +448,6 @@ def judge_redis(server: RedisServer) -> list[Finding]:
     elif server.is_kept:
         findings.append(ok(kept, "appendonly is on: a crash loses at most one second of writes"))
     else:
-        findings.append(warning(kept, f"appendonly is off: {CRASH_EFFECT}", "set appendonly yes"))
+        message = "appendonly is off: a crash loses leased entries (they are visited again)"
+        findings.append(warning(kept, message, "set appendonly yes"))
     return [*findings, judge_clock(server.product, server.ahead_seconds)]

@@ -54,7 +54,6 @@ from crawler.utils.text import span
 from crawler.utils.time import SERVER_TIME, steady_seconds
 
 # Calls to MongoDB may include claims in Redis, whose errors name the server's address.
-MONGODB, REDIS = "MongoDB", "Redis"
 # Pause before the second attempt of a call; doubles with each further attempt.
 FIRST_PAUSE_SECONDS = 0.1
 # Interval of log lines during an outage.
@@ -446,11 +445,11 @@ class MongoRetry(Retrying):
     counts: `retries` so far
     """
 
-    errors = (PyMongoError, Unreachable)
+    errors = (PyMongoError,)
     max_pause_seconds = 5.0
 
     def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]] | None = None) -> None:
-        super().__init__(seconds, Outage(logger, MONGODB))
+        super().__init__(seconds, Outage(logger, "MongoDB"))
         self._revive = revive
         self.counts: Counter[str] = Counter()
 
@@ -458,7 +457,6 @@ class MongoRetry(Retrying):
         reason = why_unavailable(error)
         if reason is None:
             raise error
-        self.outage.name = REDIS if isinstance(error, Unreachable) else MONGODB
         # With 0 seconds the call fails before a started server could answer.
         if self.seconds and self._revive is not None:
             try:
@@ -480,8 +478,6 @@ class MongoRetry(Retrying):
 
 def why_unavailable(error: Exception) -> str | None:
     """Return why the server is temporarily unavailable, in one line; None for other errors."""
-    if isinstance(error, Unreachable):
-        return str(error)
     if not isinstance(error, PyMongoError):
         return None
     if isinstance(error, ConnectionFailure):

@@ -244,17 +244,12 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
         await lease.release()
 
 
-async def active(
-    db: Database, names: str, *, shared: bool | None = None
-) -> dict[str, list[Holder]]:
+async def active(db: Database, names: str) -> dict[str, list[Holder]]:
     """Return the current holders of leases by name; a shared run has several.
 
-    names:  prefix of the names
-    shared: only leases that workers share through Redis, or only others; None: all
+    names: prefix of the names
     """
     query: Document = {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}
-    if shared is not None:
-        query["shared"] = {"$ne": ""} if shared else ""
     return {lease["_id"]: holders async for lease, holders in _held(db, query)}
 
 

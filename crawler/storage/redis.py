@@ -1,6 +1,6 @@
 """Redis or Valkey: connections, user-facing errors, retries, and the server's state.
 
-Only runs that several workers share, and band reservations, need such a server.
+Only runs that several workers share need such a server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as ConnectionFailure
 from redis.exceptions import TimeoutError as NoAnswer
 
-from crawler.errors import BandsLost, ConfigError, StorageError, Unreachable
+from crawler.errors import ConfigError, StorageError, Unreachable
 from crawler.storage.client import Outage, Retrying
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ DRIVER_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0
 # Time until all workers have reconnected and reported their leased entries.
 GRACE_SECONDS = MAX_PAUSE_SECONDS + 1.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
-LOST = "LOST"
 # Replies to every write while the server's memory is full, or it cannot save to its disk. Errors in
 # a script or transaction are part of a longer text.
 TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
@@ -55,7 +54,7 @@ UNAVAILABLE_ERRORS = (
     OutOfMemoryError,
 )
 PINGS = 5
-# Writes and reads a key as the scripts of claims and leases do; the key expires.
+# Writes and reads a key as the scripts of leases do; the key expires.
 SCRIPT = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('GET', KEYS[1])"
 SCRIPT_KEY_MS = 10_000
 
@@ -116,10 +115,6 @@ def user_errors(client: Redis) -> Iterator[None]:
     except RedisError as error:
         if is_unavailable(error):
             raise Unreachable(f"{where}: {_in_short(error)}") from None
-        if str(error).startswith(LOST):
-            raise BandsLost(
-                f"{where}: its band reservations were lost or rebuilt. Start the run again"
-            ) from None
         raise StorageError(f"{where}: {_in_short(error)}") from None
 
 
@@ -170,7 +165,7 @@ async def _wait_until_loaded(client: Redis, timeout_seconds: float) -> None:
 
 
 async def _check_keeps_keys(client: Redis) -> None:
-    """Raise ConfigError for a cache, which would evict bands, so that copies pass as originals."""
+    """Raise ConfigError for a cache, which would evict the entries of a run."""
     try:
         memory = await client.info("memory")
     except NoPermissionError:

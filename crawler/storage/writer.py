@@ -43,7 +43,7 @@ from crawler.storage import (
     visits,
     websub,
 )
-from crawler.storage.client import REDIS, Database, MongoRetry, insert_new
+from crawler.storage.client import Database, MongoRetry, insert_new
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.in_flight import InFlight
@@ -258,9 +258,6 @@ class Writer:
             await self._store(batch, is_begun=True)
         except Unreachable as error:
             self.is_in_doubt = True
-            if self._patience.outage.name == REDIS:
-                # Another process may repair the run while this one is still retrying.
-                await self._drop(batch)
             _fail(batch, error)
         except Exception as error:  # noqa: BLE001 - waiting visits need every error
             self.is_in_doubt = True

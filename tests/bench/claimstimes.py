@@ -23,11 +23,10 @@ class Measured:
     """Results at a size. Rates are posts per second of the median batch.
 
     claimed: rate of checking and claiming (datasketch: querying and inserting)
-    signed:  rate with the signature in MongoDB; None without it
     stored:  rate with the post's document
     filling: rate of all steps over the whole fill
     p50_ms, p99_ms: latency of the number of posts claimed `together`
-    size: bytes per post of index and signature; beside: in MongoDB, if Redis claims;
+    size:    bytes per post of index and signature
     files: bytes per post of MongoDB's files, including reusable space
     found:   share of the timed copies that were flagged
     parts:   share of each step in the time
@@ -41,9 +40,7 @@ class Measured:
     together: int
     size: float
     found: float
-    signed: float | None = None
     stored: float | None = None
-    beside: float | None = None
     files: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
 

@@ -269,7 +269,7 @@ class Data:
             yield row
 
     def signatures(self, numbers: range) -> Iterator[Document]:
-        """Yield the signatures of posts, as Redis would have their bands."""
+        """Yield the signatures of posts, without bands, which no view reads."""
         # Slow to import.
         from crawler.dedup.minhash import by_characters
 

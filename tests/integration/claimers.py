@@ -40,12 +40,12 @@ def group_of(turn: int, process: int) -> list[Candidate]:
 class Claimers:
     """Processes that claim their posts in rounds; all start each round together."""
 
-    def __init__(self, uri: str, turns: int, redis: str | None = None) -> None:
+    def __init__(self, uri: str, turns: int) -> None:
         # The barrier's semaphores must live as long as the processes.
         self._barrier = SERVER.Barrier(PROCESSES)
         self.processes = [
             SERVER.Process(
-                target=_work, args=(dict(os.environ), uri, redis, turns, process, self._barrier)
+                target=_work, args=(dict(os.environ), uri, turns, process, self._barrier)
             )
             for process in range(PROCESSES)
         ]
@@ -68,17 +68,15 @@ class Claimers:
         return [process.exitcode for process in self.processes]
 
 
-def _work(
-    env: dict[str, str], uri: str, redis: str | None, turns: int, process: int, barrier: Barrier
-) -> None:
+def _work(env: dict[str, str], uri: str, turns: int, process: int, barrier: Barrier) -> None:
     # The server has the environment of the test that used it first.
     os.environ.clear()
     os.environ.update(env)
-    asyncio.run(_claim(uri, redis, turns, process, barrier))
+    asyncio.run(_claim(uri, turns, process, barrier))
 
 
-async def _claim(uri: str, redis: str | None, turns: int, process: int, barrier: Barrier) -> None:
-    async with index(uri, redis) as (_, registry):
+async def _claim(uri: str, turns: int, process: int, barrier: Barrier) -> None:
+    async with index(uri) as (_, registry):
         for turn in range(turns):
             posts = group_of(turn, process)
             barrier.wait(60)

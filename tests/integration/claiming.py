@@ -73,7 +73,6 @@ class Posts:
     """An index and its posts, as a crawl stores them; each call opens its own connection."""
 
     uri: str
-    redis: str | None = None
 
     def claim(self, *posts: Candidate) -> dict[str, Verdict]:
         """Claim posts and store them, in the same order as the writer."""
@@ -121,22 +120,22 @@ class Posts:
         """Run a coroutine on the database and the index, and return its result."""
 
         async def there() -> Any:
-            async with index(self.uri, self.redis) as (db, registry):
+            async with index(self.uri) as (db, registry):
                 return await call(db, registry)
 
         return asyncio.run(there())
 
 
 @lru_cache(8)
-def _configured(uri: str, redis: str | None) -> Config:
+def _configured(uri: str) -> Config:
     """Read the configuration once for each database, because it takes as long as a claim."""
-    return Config.load(mongo_uri=uri, redis_url=redis)
+    return Config.load(mongo_uri=uri)
 
 
 @asynccontextmanager
-async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Registry]]:
-    """Open the index of a database, with claims in Redis if a URL is given."""
-    config = _configured(uri, redis)
+async def index(uri: str) -> AsyncIterator[tuple[Database, Registry]]:
+    """Open the index of a database."""
+    config = _configured(uri)
     client: AsyncMongoClient[Row]
     async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
         db = client.get_default_database()

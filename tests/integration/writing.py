@@ -94,7 +94,6 @@ class Process:
 async def process(
     uri: str,
     started: datetime,
-    redis: str | None = None,
     lease_seconds: float = 0.0,
     commit_ms: float = 1,
     in_flight: InFlight | None = None,
@@ -105,7 +104,7 @@ async def process(
     commit_ms:     maximum time to wait for more visits
     in_flight:     targets that the process works on; None: unknown
     """
-    config = _configured(uri, redis).model_copy(update={"commit_ms": commit_ms})
+    config = _configured(uri).model_copy(update={"commit_ms": commit_ms})
     stack = AsyncExitStack()
     crawl: Process | None = None
     try:
@@ -125,11 +124,10 @@ async def process(
 
 
 @lru_cache(8)
-def _configured(uri: str, redis: str | None) -> Config:
+def _configured(uri: str) -> Config:
     """Read the configuration once for each database, because it takes as long as a batch."""
     return Config.load(
         mongo_uri=uri,
-        redis_url=redis,
         mongo_timeout_seconds=1,
         commit_size=100,
         commit_retry_seconds=1,

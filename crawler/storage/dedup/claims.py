@@ -1,25 +1,28 @@
 """Claims: decide which posts of a batch are originals, and find the originals of the copies.
 
-In MongoDB the insert is the claim: the originals of a batch are stored in one round trip, and the
-unique index accepts one of two concurrent claims. The owners of bands are read only for inserts
-that the index refused. In Redis a script looks up bands and claims them, and MongoDB stores the
-clusters that the script returns.
+The insert is the claim: the originals of a batch are stored in one round trip, and the unique index
+accepts one of two concurrent claims. The owners of bands are read only for inserts that the index
+refused, and for posts that resemble a known owner.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.posts import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
+from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, most_similar
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, clusters, edits, signatures
-from crawler.storage.dedup.signatures import Bands, Member, Registry
+from crawler.storage.dedup.signatures import Member, Registry
+
+if TYPE_CHECKING:
+    from crawler.dedup.sketch import Sketch
 
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.
@@ -27,8 +30,6 @@ MAX_ROUNDS = 10
 # Maximum number of labels of a post that claims read; people create fewer.
 MAX_LABELS = 1000
 
-# Candidates with the bands that they still have to claim, or whose owners are queried.
-Wanted = dict[Candidate, frozenset[int]]
 # A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
 
@@ -58,30 +59,57 @@ NO_RULING = Ruling()
 class ClaimedBatch:
     """The posts of a batch by the result of their claims. All but `lost` are stored.
 
-    alone:    originals without a cluster
-    founders: originals; their cluster has a document only if a copy was claimed since
-    members:  copies, with their clusters
-    stored:   posts that were stored before, with their documents
-    lost:     posts whose owner, or whose own document, was deleted in the meantime
+    alone:   originals without a cluster
+    members: copies, with their clusters
+    stored:  posts that were stored before, with their documents
+    lost:    posts whose owner, or whose own document, was deleted in the meantime
     """
 
     alone: list[Candidate] = field(default_factory=list)
-    founders: list[Member] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     stored: list[tuple[Candidate, Document]] = field(default_factory=list)
     lost: list[Candidate] = field(default_factory=list)
 
     def placed(self) -> list[Candidate]:
         """Return the posts that this batch has stored."""
-        return [*self.alone, *(post for post, _ in self.founders + self.members)]
+        return [*self.alone, *(post for post, _ in self.members)]
 
     def add(self, other: ClaimedBatch) -> None:
         """Add the posts of another batch."""
         self.alone.extend(other.alone)
-        self.founders.extend(other.founders)
         self.members.extend(other.members)
         self.stored.extend(other.stored)
         self.lost.extend(other.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """What is stored for the posts of a batch.
+
+    owners: owners of their bands, by band
+    rows:   documents of those posts that are already stored, by `_id`
+    taken:  bands with other owners, which are known not to be similar
+    """
+
+    owners: Mapping[int, Owner] = field(default_factory=dict)
+    rows: Mapping[int, Document] = field(default_factory=dict)
+    taken: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SortedBatch:
+    """The posts of a batch by what their claims need next.
+
+    inserts: presumed originals, with the bands to claim
+    copies:  copies of stored posts
+    waiting: posts similar to one of `inserts`, which has to be stored first
+    stored:  posts that were stored before, with their documents
+    """
+
+    inserts: dict[Candidate, frozenset[int]] = field(default_factory=dict)
+    copies: list[Copy] = field(default_factory=list)
+    waiting: list[Candidate] = field(default_factory=list)
+    stored: list[tuple[Candidate, Document]] = field(default_factory=list)
 
 
 async def claim(registry: Registry, candidates: Iterable[Candidate], now: datetime) -> Verdicts:
@@ -135,7 +163,6 @@ async def _claim_weighed(
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await clusters.verdicts(registry, claimed.members, now)
-        verdicts |= await clusters.stored_verdicts(registry, claimed.founders, now)
         placed += claimed.placed()
         refused = refused.union(*(candidate.bands for candidate, _ in claimed.stored))
         waiting, stored = claimed.lost, claimed.stored
@@ -179,11 +206,9 @@ async def _claim_new(
     registry: Registry, candidates: Sequence[Candidate], now: datetime
 ) -> ClaimedBatch:
     """Claim posts that are probably not stored; labeled ones last, one by one."""
-    claim_posts = claim_in_mongodb if registry.shared is None else claim_in_redis
     pairs = await labeled(registry, candidates)
-    claimed = await claim_posts(
-        registry, [post for post in candidates if post.id not in pairs], now
-    )
+    unlabeled = [post for post in candidates if post.id not in pairs]
+    claimed = await _claim_batch(registry, unlabeled, now)
     for post in candidates:
         if post.id not in pairs:
             continue
@@ -192,11 +217,11 @@ async def _claim_new(
             claimed.stored.append((post, stored[post.id]))
             continue
         ruling = await ruling_of(registry, pairs[post.id])
-        claimed.add(await claim_posts(registry, [post], now, ruling))
+        claimed.add(await _claim_batch(registry, [post], now, ruling))
     return claimed
 
 
-async def claim_in_mongodb(
+async def _claim_batch(
     registry: Registry,
     candidates: Sequence[Candidate],
     now: datetime,
@@ -206,118 +231,99 @@ async def claim_in_mongodb(
 
     ruling: constraints of the labels on all candidates
     """
-    claimed, copies = ClaimedBatch(), list[Copy]()
-    wanted = {candidate: candidate.bands for candidate in candidates}
+    claimed, copies, waiting = ClaimedBatch(), list[Copy](), list(candidates)
     if ruling.owner is not None:
-        copies += [(candidate, ruling.owner, bands) for candidate, bands in wanted.items()]
-        wanted = {}
-    for _ in range(MAX_ROUNDS):
-        if not wanted:
+        copies = [(post, ruling.owner, post.bands) for post in candidates]
+        waiting = []
+    for attempt in range(MAX_ROUNDS):
+        if not waiting:
             break
-        wanted = await _insert_originals(registry, wanted, claimed, copies, now, ruling)
-        if not wanted:
-            break
-    else:
+        # At first most posts are new: only owners that are probably similar are read.
+        holders = await _read_holders(registry, waiting, ruling, all_owners=attempt > 0)
+        plan = sort_candidates(waiting, holders, ruling, registry.scheme.threshold)
+        claimed.stored.extend(plan.stored)
+        copies += plan.copies
+        denied = await _insert_originals(registry, plan.inserts, claimed, now)
+        waiting = [*plan.waiting, *denied]
+    if waiting:
         # Other processes claimed the free bands in every round.
-        logger.warning("%d posts stored without bands: others kept claiming them", len(wanted))
-        bare = dict.fromkeys(wanted, frozenset[int]())
-        lost = await _insert_originals(registry, bare, claimed, copies, now, ruling)
-        claimed.lost.extend(lost)
+        logger.warning("%d posts stored without bands: others kept claiming them", len(waiting))
+        bare = dict.fromkeys(waiting, frozenset[int]())
+        denied = await _insert_originals(registry, bare, claimed, now)
+        rows = await signatures.by_id(registry, [post.id for post in denied])
+        claimed.stored.extend((post, rows[post.id]) for post in denied if post.id in rows)
+        claimed.lost.extend(post for post in denied if post.id not in rows)
     if copies:
         await _insert_copies(registry, copies, claimed, now)
     return claimed
 
 
-async def _insert_originals(
-    registry: Registry,
-    wanted: Wanted,
-    claimed: ClaimedBatch,
-    copies: list[Copy],
-    now: datetime,
-    ruling: Ruling,
-) -> Wanted:
-    """Insert posts, and sort the others into copies and stored posts.
+async def _read_holders(
+    registry: Registry, posts: Sequence[Candidate], ruling: Ruling, *, all_owners: bool
+) -> Holders:
+    """Return the owners of the bands of posts, and the posts that are already stored.
 
-    Returns the posts to try again, with the bands that are still free.
+    all_owners: also read the owners of bands that are not known to be owned by a similar post
     """
-    taken, similar = _by_known_owners(registry, wanted, ruling)
-    owners, own = await _holders(registry, similar)
+    taken, wanted = set[int](), dict[Candidate, frozenset[int]]()
+    for post in posts:
+        bands = post.bands
+        if not all_owners:
+            known = registry.known.of(bands)
+            if not _may_be_copy(post, known.values(), ruling, registry.scheme.threshold):
+                taken.update(known)
+                continue
+            # Read again: these owners may have changed, and have clusters.
+            bands = frozenset(known)
+        wanted[post] = bands
+    if not wanted:
+        return Holders(taken=taken)
+    read = frozenset[int]().union(*wanted.values())
+    owners, rows = await signatures.holders(registry, read, [post.id for post in wanted])
+    registry.known.add(owners)
+    registry.known.discard(read.difference(owners))
+    return Holders(owners, rows, taken)
+
+
+def _may_be_copy(
+    post: Candidate, sketches: Iterable[Sketch], ruling: Ruling, threshold: float
+) -> bool:
+    """Return whether a post resembles a known owner of its bands, or is labeled."""
+    several = {id(sketch): sketch for sketch in sketches}.values()
+    return ruling is not NO_RULING or any(
+        post.sketch.similarity(sketch) >= threshold for sketch in several
+    )
+
+
+def sort_candidates(
+    candidates: Sequence[Candidate], holders: Holders, ruling: Ruling, threshold: float
+) -> SortedBatch:
+    """Sort posts by what their claims need next, given the owners of their bands.
+
+    A post gets those of its free bands that no earlier post of the batch gets.
+    """
+    batch = SortedBatch()
     # The bands that posts of this batch are about to get.
     claiming: dict[int, Candidate] = {}
-    rows: dict[Candidate, Document] = {}
-    refused: list[Candidate] = []
-    for candidate, bands in wanted.items():
-        if candidate.id in own:
-            claimed.stored.append((candidate, own[candidate.id]))
+    for post in candidates:
+        if post.id in holders.rows:
+            batch.stored.append((post, holders.rows[post.id]))
             continue
-        holder = _most_similar(registry, candidate, ruling, owners, claiming)
-        if isinstance(holder, Owner):
-            copies.append((candidate, holder, candidate.bands.difference(owners)))
-        elif holder is not None:
-            refused.append(candidate)
+        owner = _most_similar(post, ruling, threshold, holders.owners, claiming)
+        # One after another: with several arguments, all of each are read, not those of `bands`.
+        free = post.bands.difference(holders.owners)
+        if isinstance(owner, Owner):
+            batch.copies.append((post, owner, free))
+        elif owner is not None:
+            batch.waiting.append(post)
         else:
-            # One after another: with several arguments, all of each are read, not those of `bands`.
-            free = bands.difference(owners).difference(claiming).difference(taken)
-            claiming |= dict.fromkeys(free, candidate)
-            rows[candidate] = signatures.row_of(registry, candidate, free, now)
-    denied = await signatures.insert(registry, list(rows.values()))
-    registry.known.add({band: c for band, c in claiming.items() if c.id not in denied})
-    for candidate in rows:
-        (refused if candidate.id in denied else claimed.alone).append(candidate)
-    owners, own = await _holders(registry, {post: post.bands for post in refused})
-    again: Wanted = {}
-    for candidate in refused:
-        holder = _most_similar(registry, candidate, ruling, owners)
-        free = candidate.bands.difference(owners)
-        if candidate.id in own:
-            claimed.stored.append((candidate, own[candidate.id]))
-        elif isinstance(holder, Owner):
-            copies.append((candidate, holder, free))
-        else:
-            again[candidate] = free
-    return again
-
-
-async def _holders(
-    registry: Registry, wanted: Wanted
-) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners of bands, and the documents of the posts that are already stored."""
-    if not wanted:
-        return {}, {}
-    bands = frozenset[int]().union(*wanted.values())
-    owners, own = await signatures.holders(registry, bands, [post.id for post in wanted])
-    registry.known.add(owners)
-    registry.known.discard(bands.difference(owners))
-    return owners, own
-
-
-def _by_known_owners(
-    registry: Registry, wanted: Wanted, ruling: Ruling
-) -> tuple[set[int], dict[Candidate, frozenset[int]]]:
-    """Return the bands whose known owners are not similar, and the other known bands by post.
-
-    The owners of the latter have to be read: they may have changed, and have clusters. All known
-    bands are taken, so an insert of them would fail.
-    """
-    taken, similar = set[int](), dict[Candidate, frozenset[int]]()
-    threshold = registry.scheme.threshold
-    for post, bands in wanted.items():
-        known = registry.known.of(bands)
-        sketches = {id(sketch): sketch for sketch in known.values()}.values()
-        if ruling is not NO_RULING or any(
-            post.sketch.similarity(sketch) >= threshold for sketch in sketches
-        ):
-            similar[post] = frozenset(known)
-        else:
-            taken.update(known)
-    return taken, similar
+            batch.inserts[post] = free.difference(claiming).difference(holders.taken)
+            claiming |= dict.fromkeys(batch.inserts[post], post)
+    return batch
 
 
 def _most_similar(
-    registry: Registry,
-    candidate: Candidate,
-    ruling: Ruling,
-    *owners: Mapping[int, Owner | Candidate],
+    post: Candidate, ruling: Ruling, threshold: float, *owners: Mapping[int, Owner | Candidate]
 ) -> Owner | Candidate | None:
     """Return the owner of a post's bands that the post duplicates; None: it has no duplicate.
 
@@ -326,10 +332,25 @@ def _most_similar(
     held = {
         owner.id: owner
         for by_band in owners
-        for owner in map(by_band.__getitem__, candidate.bands & by_band.keys())
+        for owner in map(by_band.__getitem__, post.bands & by_band.keys())
         if isinstance(owner, Candidate) or ruling.allows(owner)
     }
-    return most_similar(candidate.sketch, held.values(), registry.scheme.threshold)
+    return most_similar(post.sketch, held.values(), threshold)
+
+
+async def _insert_originals(
+    registry: Registry,
+    inserts: Mapping[Candidate, frozenset[int]],
+    claimed: ClaimedBatch,
+    now: datetime,
+) -> list[Candidate]:
+    """Insert posts with the given bands; return those denied because a band or `_id` is taken."""
+    rows = [signatures.row_of(registry, post, bands, now) for post, bands in inserts.items()]
+    denied = await signatures.insert(registry, rows)
+    alone = {post: bands for post, bands in inserts.items() if post.id not in denied}
+    claimed.alone.extend(alone)
+    registry.known.add({band: post for post, bands in alone.items() for band in bands})
+    return [post for post in inserts if post.id in denied]
 
 
 async def _insert_copies(
@@ -382,7 +403,7 @@ async def _insert_with_free_bands(
     """
     stored: dict[int, Document] = {}
     for _ in range(MAX_ROUNDS):
-        documents = [row | signatures.bands_of(registry, bands) for row, bands in rows]
+        documents = [row | signatures.bands_of(bands) for row, bands in rows]
         refused = await signatures.insert(registry, documents)
         if not refused:
             return stored
@@ -395,55 +416,6 @@ async def _insert_with_free_bands(
     return stored | await signatures.by_id(registry, refused)
 
 
-async def claim_in_redis(
-    registry: Registry,
-    candidates: Sequence[Candidate],
-    now: datetime,
-    ruling: Ruling = NO_RULING,
-) -> ClaimedBatch:
-    """Claim bands in Redis, and store posts in the clusters that the script returns.
-
-    ruling: constraints of the labels on all candidates
-    """
-    assert registry.shared is not None
-    claims = [Claim(post.id, ObjectId().binary, post.sketch) for post in candidates]
-    cluster_ids = await _clusters_in_redis(registry.shared, claims, registry, ruling)
-    rows = [
-        signatures.row_of(registry, candidate, (), now) | {"cluster": ObjectId(cluster)}
-        for candidate, cluster in zip(candidates, cluster_ids, strict=True)
-    ]
-    refused = await signatures.insert(registry, rows)
-    stored = await signatures.by_id(registry, refused) if refused else {}
-    claimed = ClaimedBatch()
-    for candidate, own, row in zip(candidates, claims, rows, strict=True):
-        if candidate.id in stored:
-            claimed.stored.append((candidate, stored[candidate.id]))
-        elif candidate.id in refused:
-            claimed.lost.append(candidate)
-        elif row["cluster"].binary == own.cluster:
-            claimed.founders.append((candidate, row["cluster"]))
-        else:
-            claimed.members.append((candidate, row["cluster"]))
-    return claimed
-
-
-async def _clusters_in_redis(
-    shared: Bands, claims: Sequence[Claim], registry: Registry, ruling: Ruling
-) -> list[bytes]:
-    """Claim bands, and return the clusters of the posts."""
-    if ruling.owner is not None and ruling.owner.cluster is not None:
-        cluster: bytes = ruling.owner.cluster.binary
-        await shared.put([claim._replace(cluster=cluster) for claim in claims])
-        return [cluster] * len(claims)
-    cluster_ids = await shared.claim(claims, registry.scheme.threshold)
-    if ruling.clusters.isdisjoint(map(ObjectId, cluster_ids)):
-        return cluster_ids
-    # The script ignores labels: found clusters of their own instead.
-    await shared.release(claims)
-    await shared.put(claims)
-    return [claim.cluster for claim in claims]
-
-
 async def _judge_stored(
     registry: Registry,
     stored: Sequence[tuple[Candidate, Document]],
@@ -451,8 +423,8 @@ async def _judge_stored(
     now: datetime,
 ) -> list[Candidate]:
     """Update posts that are stored already; return the posts to claim again."""
-    if late := [(post, row) for post, row in stored if signatures.is_late(post, row)]:
-        await _keep_newer(registry, late, verdicts, now)
+    if late := [row for post, row in stored if signatures.is_late(post, row)]:
+        verdicts |= await _kept_verdicts(registry, late, now)
         stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
     # Posts without a shared cluster are released in one step; relearned sources have many.
     shared = await clusters.existing_clusters(
@@ -489,25 +461,14 @@ async def _judge_stored(
     return again + [post for id_, post in kept.items() if id_ not in rows]
 
 
-async def _keep_newer(
-    registry: Registry,
-    late: Sequence[tuple[Candidate, Document]],
-    verdicts: Verdicts,
-    now: datetime,
-) -> None:
-    """Restore claims of newer visits, which Redis overwrote before the visits were compared."""
-    owners = [signatures.owner_of(row) for _, row in late]
-    if registry.shared is not None:
-        await registry.shared.release(
-            [
-                Claim(post.id, owner.cluster.binary, post.sketch)
-                for (post, _), owner in zip(late, owners, strict=True)
-            ]
-        )
-        await registry.shared.put(signatures.claims_of(owners))
-    verdicts |= dict.fromkeys((post.key for post, _ in late), ALONE)
+async def _kept_verdicts(
+    registry: Registry, rows: Sequence[Document], now: datetime
+) -> dict[str, Verdict]:
+    """Return the verdicts of posts that newer visits have stored."""
+    owners = [signatures.owner_of(row) for row in rows]
     members = [(owner.claimed_again(), owner.cluster) for owner in owners if owner.cluster]
-    verdicts |= await clusters.stored_verdicts(registry, members, now)
+    alone = dict.fromkeys((owner.post for owner in owners), ALONE)
+    return alone | await clusters.stored_verdicts(registry, members, now)
 
 
 async def _keeps_place(

@@ -330,9 +330,6 @@ async def take_bands(registry: Registry, owners: Sequence[Owner]) -> None:
     """Claim the free bands of posts, so that their copies find them."""
     if not owners:
         return
-    if registry.shared is not None:
-        await registry.shared.put(signatures.claims_of(owners))
-        return
     bands = {owner.id: frozenset(owner.sketch.bands.tolist()) for owner in owners}
     taken = set((await signatures.holders(registry, frozenset().union(*bands.values())))[0])
     free: dict[int, list[int]] = {}

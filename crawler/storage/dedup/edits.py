@@ -100,8 +100,6 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         gone = [row for row in rows if row["_id"] not in stored]
     # A process that settled the clusters in between did not see the deletion.
     await clusters.mark_unsettled(registry, affected)
-    if registry.shared is not None:
-        await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
     for cluster in await clusters.existing_clusters(registry, affected):
         original = await clusters.elect(registry, cluster, now)
         if original is not None:
@@ -168,8 +166,6 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     The sketch is written last: after an interruption the old one is found, and the edit repeated.
     Returns False if the post was removed in the meantime, or a newer visit has stored it.
     """
-    if registry.shared is not None:
-        await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
     signatures.forget_owners(registry, [stored])
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
@@ -187,7 +183,4 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     changed |= candidate.fences
     query = signatures.unless_late(candidate)
     done = await registry.signatures.update_one(query, [{"$set": changed}])
-    if not done.matched_count and registry.shared is not None:
-        # Otherwise Redis would return the former cluster.
-        await registry.shared.release(signatures.claims_of([owner]))
     return done.matched_count > 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bson import Binary, ObjectId
 from pymongo import ASCENDING, IndexModel, UpdateOne
@@ -20,7 +20,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError
 
 from crawler.dedup import posts
-from crawler.dedup.posts import Candidate, Claim, Owner, created_at, id_of
+from crawler.dedup.posts import Candidate, Owner, created_at, id_of
 from crawler.extract.plain_text import as_texts
 from crawler.storage import leases
 from crawler.storage.client import (
@@ -115,24 +115,10 @@ class KnownOwners:
         self._owners, self._since = 0, self._clock()
 
 
-class Bands(Protocol):
-    """Claims of bands in place of MongoDB's unique index; they can be rebuilt from MongoDB."""
-
-    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
-        """Return the cluster of each post: that of its original, else a new one."""
-
-    async def put(self, batch: Sequence[Claim]) -> None:
-        """Claim bands for posts whose clusters are known."""
-
-    async def release(self, batch: Sequence[Claim]) -> None:
-        """Free the bands that the given posts own."""
-
-
 @dataclass(frozen=True, slots=True)
 class Registry:
     """An index of sketches.
 
-    shared:      claims in Redis; None: in MongoDB
     boilerplate: tables of sources; None: no boilerplate is learned
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
@@ -144,7 +130,6 @@ class Registry:
     signatures: AsyncCollection[Document]
     clusters: AsyncCollection[Document]
     scheme: Scheme
-    shared: Bands | None = None
     boilerplate: AsyncCollection[Document] | None = None
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
@@ -153,13 +138,13 @@ class Registry:
     tables: dict[str, Table] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
+    def of(cls, db: Database, scheme: Scheme) -> Registry:
         """Return the index of the database's posts; a claim is journaled with the post after it."""
         claims, clusters = (
             db.get_collection(name, write_concern=UNJOURNALED)
             for name in ("signatures", "clusters")
         )
-        registry = cls(claims, clusters, scheme, shared, labels=db.duplicate_labels)
+        registry = cls(claims, clusters, scheme, labels=db.duplicate_labels)
         if not scheme.weighs:
             return registry
         boilerplate = db.get_collection("boilerplate", write_concern=UNJOURNALED)
@@ -189,7 +174,7 @@ def row_of(
     }
     if candidate.item is not None:
         row["item"] = candidate.item
-    return row | candidate.fences | bands_of(registry, bands) | text_of(registry, candidate)
+    return row | candidate.fences | bands_of(bands) | text_of(registry, candidate)
 
 
 def is_late(candidate: Candidate, stored: Document) -> bool:
@@ -250,10 +235,10 @@ async def text_candidates(registry: Registry, keys: Sequence[str]) -> list[Candi
     return candidates
 
 
-def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
-    """Return the field of owned bands; empty if Redis has the bands."""
+def bands_of(bands: Iterable[int]) -> Document:
+    """Return the field of owned bands; empty without bands."""
     owned = sorted(bands)
-    return {"bands": owned} if owned and registry.shared is None else {}
+    return {"bands": owned} if owned else {}
 
 
 def owner_of(row: Document) -> Owner:
@@ -265,11 +250,6 @@ def owner_of(row: Document) -> Owner:
         row.get("cluster"), row.get("item"), row["seen"], row["source"], fences_of(row),
         row.get("absent"), row["claimed"],
     )  # fmt: skip
-
-
-def claims_of(owners: Iterable[Owner]) -> list[Claim]:
-    """Return the claims of stored posts, to put into Redis or to release."""
-    return [Claim(owner.id, owner.cluster.binary, owner.sketch) for owner in owners]
 
 
 async def insert(registry: Registry, rows: list[Document]) -> set[int]:
@@ -324,9 +304,8 @@ async def holders(
 
 def forget_owners(registry: Registry, rows: Iterable[Document]) -> None:
     """Forget the owners of the bands of signatures that are about to change."""
-    if registry.shared is None:
-        for row in rows:
-            registry.known.discard(owner_of(row).sketch.repeated_bands().tolist())
+    for row in rows:
+        registry.known.discard(owner_of(row).sketch.repeated_bands().tolist())
 
 
 async def add_bands(registry: Registry, bands_by_id: Mapping[int, Sequence[int]]) -> None:

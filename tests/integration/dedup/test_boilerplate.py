@@ -107,7 +107,7 @@ def test_boilerplate_of_one_source_does_not_affect_others(stored: tuple[Db, str]
     article = text(77, 150)
 
     async def story() -> tuple[object, object]:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             spam = [candidate(n, f"{text(300 + n, 120)} {article}", "spam") for n in range(6)]
             await claims.claim(registry, spam, NOW)
             await claims.claim(registry, [candidate(100, article, "ours")], NOW)
@@ -124,7 +124,7 @@ def test_concurrent_workers_learn_one_source(stored: tuple[Db, str]) -> None:
     _, uri = stored
 
     async def worker(number: int) -> None:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             for post_ in range(6):
                 entry = candidate(number * 100 + post_, framed(number * 100 + post_))
                 await claims.claim(registry, [entry], NOW)
@@ -150,7 +150,7 @@ def test_next_run_reuses_learned_boilerplate(stored: tuple[Db, str]) -> None:
 
     async def story() -> None:
         for n in range(4):
-            async with index(uri, None) as (_, registry):
+            async with index(uri) as (_, registry):
                 words = f"{text(500 + n, 60)} {FOOTER}"
                 await claims.claim(registry, [candidate(n, words)], NOW)
 
@@ -173,7 +173,7 @@ def test_changed_boilerplate_is_learned_from_false_copies(
         return [candidates[key] for key in keys if key in candidates]
 
     async def story() -> dict[str, object]:
-        async with index(uri, None) as (_, opened):
+        async with index(uri) as (_, opened):
             registry, shown = replace(opened, read_again=read_again), dict[str, object]()
             taken = 0
             for n, entry in enumerate(candidates.values()):
@@ -214,7 +214,7 @@ def test_pending_posts_are_compared_again_before_run_ends(
         return [Sketch.decode(row["sketch"]).own is not None for row in rows]
 
     async def story() -> tuple[dict[str, int], list[bool]]:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             for number, words in texts.items():
                 await store(registry, number, words)
             for footer in later:
@@ -247,11 +247,11 @@ def test_edited_original_is_compared_by_its_new_text(stored: tuple[Db, str], wor
     copy = candidate(9, edited(framed(50), 1), "x feed")
 
     async def story() -> Verdicts:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             await store_framed(db, registry, 8)
             if workers == 1:
                 return await claims.claim(registry, [new, copy], NOW)
-            async with index(uri, None) as (_, other):
+            async with index(uri) as (_, other):
                 await claims.claim(registry, [new], NOW)
                 return await claims.claim(other, [copy], NOW)
 
@@ -268,7 +268,7 @@ def test_posts_deleted_while_they_are_read_are_not_claimed_again(stored: tuple[D
     deleted = set[str]()
 
     async def story() -> None:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             await store_framed(db, registry, 8)
 
             async def read_again(keys: Sequence[str]) -> list[Candidate]:
@@ -310,7 +310,7 @@ def test_least_recently_updated_sources_are_deleted(
     monkeypatch.setattr(boilerplate, "MAX_SOURCES", 5)
 
     async def story() -> None:
-        async with index(uri, None) as (_, registry):
+        async with index(uri) as (_, registry):
             for n in range(12):
                 entry = candidate(n, text(n), f"s{n}")
                 await claims.claim(registry, [entry], NOW + timedelta(hours=n))

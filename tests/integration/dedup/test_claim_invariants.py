@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,14 +37,11 @@ batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)),
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("backend", ["mongodb", "redis"])
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)
-def test_each_story_has_one_original(
-    databases: Databases, index_of: Callable[[str, str], Posts], backend: str, steps: list[object]
-) -> None:
+def test_each_story_has_one_original(databases: Databases, steps: list[object]) -> None:
     with databases() as (_, uri):
-        posts, stories = index_of(backend, uri), dict[str, int]()
+        posts, stories = Posts(uri), dict[str, int]()
         for step in steps:
             if isinstance(step, Step):
                 posts.remove(step.key)
@@ -54,17 +50,6 @@ def test_each_story_has_one_original(
                 assert isinstance(step, list)
                 _claim(posts, step, stories)
             _check(posts, stories)
-
-
-@pytest.fixture
-def index_of(request: pytest.FixtureRequest) -> Callable[[str, str], Posts]:
-    """Return a function that opens the index of a database, stored in MongoDB or Redis."""
-
-    def made(backend: str, uri: str) -> Posts:
-        redis = request.getfixturevalue("redis") if backend == "redis" else None
-        return Posts(uri, redis)
-
-    return made
 
 
 def _claim(posts: Posts, steps: list[Step], stories: dict[str, int]) -> None:

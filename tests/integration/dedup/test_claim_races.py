@@ -70,19 +70,11 @@ def wrong_groups(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-@pytest.fixture(params=["mongodb", "redis"])
-def backend(request: pytest.FixtureRequest) -> str | None:
-    """Return the URL of the Redis that stores the claims; None: MongoDB."""
-    return request.getfixturevalue("redis") if request.param == "redis" else None
-
-
 @pytest.mark.soak
-def test_four_processes_find_one_original_in_every_group(
-    stored: tuple[Db, str], backend: str | None
-) -> None:
+def test_four_processes_find_one_original_in_every_group(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    Posts(uri, backend).clusters()
-    assert Claimers(uri, ROUNDS, backend).codes() == [0] * claimers.PROCESSES
+    Posts(uri).clusters()
+    assert Claimers(uri, ROUNDS).codes() == [0] * claimers.PROCESSES
     groups = groups_of(db)
     assert len(groups) == ROUNDS * claimers.GROUPS
     assert {len(group) for group in groups.values()} == {claimers.PROCESSES}
@@ -94,12 +86,10 @@ def test_four_processes_find_one_original_in_every_group(
 
 
 @pytest.mark.soak
-def test_killed_process_leaves_one_original_in_every_group(
-    stored: tuple[Db, str], backend: str | None
-) -> None:
+def test_killed_process_leaves_one_original_in_every_group(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    Posts(uri, backend).clusters()
-    started = Claimers(uri, 1, backend)
+    Posts(uri).clusters()
+    started = Claimers(uri, 1)
     while started.running and db.signatures.estimated_document_count() < claimers.GROUPS // 2:
         time.sleep(0.002)
     started.kill(0)
@@ -149,14 +139,14 @@ async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
 
 
 async def overtake(
-    uri: str, redis: str | None, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
+    uri: str, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
 ) -> dict[str, list[str]]:
     """Pause one process at a write, store the posts of another process, then resume the first.
 
     Returns the violated invariants of the clusters.
     """
     proxy_uri = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
-    async with index(proxy_uri, redis) as one, index(uri, redis) as other:
+    async with index(proxy_uri) as one, index(uri) as other:
         holder.arm()
         storing = asyncio.ensure_future(stored(*one, [slow]))
         await asyncio.to_thread(holder.held.wait, 30)
@@ -169,25 +159,25 @@ async def overtake(
 
 
 def test_copy_stored_while_original_is_rewritten_is_original(
-    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str]
 ) -> None:
     db, uri = stored
-    posts = Posts(uri, backend)
+    posts = Posts(uri)
     posts.claim(candidate("x a", OLD))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = candidate("x a", OTHER, edit=True)
         copies = [candidate("x b", COPY, NOW + HOUR)]
-        assert asyncio.run(overtake(uri, backend, holder, slow, copies)) == {}
+        assert asyncio.run(overtake(uri, holder, slow, copies)) == {}
     assert posts.originals() == {"x a", "x b"}
     assert {row["post"] for row in posts.clusters()} <= {"x b"}
     assert db.signatures.count_documents({}) == 2
 
 
 def test_former_copy_stays_in_its_new_cluster(
-    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str]
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, backend)
+    posts = Posts(uri)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(fenced(candidate(key, words, NOW + hours * HOUR), 1000))
     assert posts.originals() == {"x a"}
@@ -197,23 +187,23 @@ def test_former_copy_stays_in_its_new_cluster(
             fenced(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
             fenced(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
         ]
-        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
+        assert asyncio.run(overtake(uri, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.post("x d")["duplicate_of"] == "x c"
     assert posts.signature("x c")["fence"] == 2000
 
 
 def test_former_copy_keeps_fence_of_newer_visit(
-    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str]
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, backend)
+    posts = Posts(uri)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(fenced(candidate(key, words, NOW + hours * HOUR), 1000))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = fenced(candidate("x a", NEXT, edit=True), 2000)
         fast = [fenced(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
-        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
+        assert asyncio.run(overtake(uri, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.signature("x c")["fence"] == 3000
 
@@ -222,18 +212,17 @@ def test_former_copy_keeps_fence_of_newer_visit(
 def test_slow_copy_is_original_if_its_original_was_rewritten(
     mongo: EmbeddedServer,
     stored: tuple[Db, str],
-    backend: str | None,
     copies: list[tuple[str, str]],
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, backend)
+    posts = Posts(uri)
     posts.claim(candidate("x a", OLD))
     for key, words in copies:
         posts.claim(candidate(key, words, NOW + HOUR))
     with Holder(mongo.socket, 1, is_post_update) as holder:
         slow = candidate("x c", STRAY, NOW + 2 * HOUR)
         fast = [candidate("x a", NEXT, edit=True)]
-        assert asyncio.run(overtake(uri, backend, holder, slow, fast)) == {}
+        assert asyncio.run(overtake(uri, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
 
 
@@ -242,15 +231,15 @@ def test_slow_copy_is_original_if_its_original_was_rewritten(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_edit_repeated_after_interruption_keeps_invariants(
-    mongo: EmbeddedServer, databases: Databases, backend: str | None
+    mongo: EmbeddedServer, databases: Databases
 ) -> None:
     for nth in range(1, MAX_WRITES):
         with databases() as (_, uri), Cutter(mongo.socket, nth, answers=True) as cutter:
-            posts = Posts(uri, backend)
+            posts = Posts(uri)
             for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
                 posts.claim(candidate(key, words, NOW + hours * HOUR))
             edit = candidate("x a", NEXT, edit=True)
-            asyncio.run(interrupt(uri, backend, cutter, edit))
+            asyncio.run(interrupt(uri, cutter, edit))
             posts.claim(edit)
             assert posts.on(wrong_clusters) == {}, (nth, cutter.seen)
             assert posts.originals() == {"x a", "x c"}, (nth, cutter.seen)
@@ -260,11 +249,11 @@ def test_edit_repeated_after_interruption_keeps_invariants(
     assert 5 < nth < MAX_WRITES - 1, cutter.seen
 
 
-async def interrupt(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
+async def interrupt(uri: str, cutter: Cutter, edit: Candidate) -> None:
     """Store an edit in a process that loses its connection to MongoDB."""
     proxy_uri = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
     with suppress(PyMongoError):
-        async with index(proxy_uri, redis) as one:
+        async with index(proxy_uri) as one:
             cutter.arm()
             await stored(*one, [edit])
 
@@ -281,10 +270,10 @@ def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("words", [STRAY, edited(STRAY, 2, seed=9)])
 def test_concurrent_visit_of_former_copy_wins(
-    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None, words: str
+    mongo: EmbeddedServer, stored: tuple[Db, str], words: str
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, backend)
+    posts = Posts(uri)
     for key, text_of, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(fenced(candidate(key, text_of, NOW + hours * HOUR), 1000))
     visited = fenced(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
@@ -293,7 +282,7 @@ def test_concurrent_visit_of_former_copy_wins(
         Holder(mongo.socket, 1, is_insertion) as of_edit,
     ):
         edit = fenced(candidate("x a", NEXT, edit=True), 2000)
-        found = asyncio.run(interleave(uri, backend, (of_visit, visited), (of_edit, edit)))
+        found = asyncio.run(interleave(uri, (of_visit, visited), (of_edit, edit)))
     assert found == {}
     assert posts.originals() == {"x a", "x c"}
     row = posts.signature("x c")
@@ -301,7 +290,7 @@ def test_concurrent_visit_of_former_copy_wins(
 
 
 async def interleave(
-    uri: str, redis: str | None, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
+    uri: str, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
 ) -> dict[str, list[str]]:
     """Pause one process at a write, then another one; resume the first process first.
 
@@ -311,7 +300,7 @@ async def interleave(
         storing = []
         for holder, post in (first, second):
             proxy_uri = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
-            one = await stack.enter_async_context(index(proxy_uri, redis))
+            one = await stack.enter_async_context(index(proxy_uri))
             holder.arm()
             storing.append(asyncio.ensure_future(stored(*one, [post])))
             await asyncio.to_thread(holder.held.wait, 30)
@@ -322,10 +311,8 @@ async def interleave(
         return await wrong_clusters(*one)
 
 
-def test_bands_of_rejected_post_go_to_post_of_same_batch(
-    stored: tuple[Db, str], backend: str | None
-) -> None:
-    posts, refused = Posts(stored[1], backend), candidate("a", OLD)
+def test_bands_of_rejected_post_go_to_post_of_same_batch(stored: tuple[Db, str]) -> None:
+    posts, refused = Posts(stored[1]), candidate("a", OLD)
     text_of_b = edited(OLD, 34, seed=1)
     other = candidate("b", text_of_b)
     copy = candidate("c", edited(text_of_b, 16, seed=30), NOW + HOUR)

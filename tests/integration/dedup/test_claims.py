@@ -10,7 +10,6 @@ import pytest
 
 from crawler.dedup.posts import Candidate
 from crawler.storage.client import Database
-from crawler.storage.dedup.redis import RedisBands
 from crawler.storage.dedup.signatures import Registry
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db
@@ -18,16 +17,15 @@ from tests.integration.harness import Db
 LONG = text(1)
 
 
-@pytest.fixture(params=["mongodb", "redis"])
-def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
-    """Return an index whose claims are stored in MongoDB or Redis."""
-    redis = request.getfixturevalue("redis") if request.param == "redis" else None
-    return Posts(stored[1], redis)
+@pytest.fixture
+def posts(stored: tuple[Db, str]) -> Posts:
+    """Return an empty index."""
+    return Posts(stored[1])
 
 
 @pytest.fixture
 def stored_twice(stored: tuple[Db, str]) -> Iterator[list[Posts]]:
-    """Return two indexes with claims in MongoDB."""
+    """Return two empty indexes."""
     db, uri = stored
     other = f"{db.name}_2"
     yield [Posts(uri), Posts(uri.replace(db.name, other))]
@@ -203,8 +201,6 @@ def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Pos
 
 async def _holders(db: Database, registry: Registry) -> int:
     """Count the posts that own a band."""
-    if isinstance(registry.shared, RedisBands):
-        return await registry.shared.count()
     return await registry.signatures.count_documents({"bands": {"$exists": True}})
 
 
@@ -306,8 +302,7 @@ def test_edited_owner_of_bands_is_forgotten(posts: Posts) -> None:
         await stored(db, registry, [after])
         return was_known, bool(registry.known.of(before.bands))
 
-    # In Redis, the script compares the owners.
-    assert posts.on(run) == (posts.redis is None, False)
+    assert posts.on(run) == (True, False)
 
 
 @pytest.mark.soak
@@ -331,7 +326,7 @@ def test_concurrent_workers_give_each_item_one_verdict(posts: Posts) -> None:
         await asyncio.gather(*(worker(part) for part in parts))
 
     async def worker(share: list[Candidate]) -> None:
-        async with index(posts.uri, posts.redis) as (db, registry):
+        async with index(posts.uri) as (db, registry):
             for start in range(0, len(share), 7):
                 await stored(db, registry, share[start : start + 7])
 

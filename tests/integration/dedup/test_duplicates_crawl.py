@@ -304,24 +304,27 @@ def test_crawl_rejects_scheme_other_than_stored_one(
     assert freshet(*words, hours=7, FRESHET_DUPLICATES="off").code == 0
 
 
-def test_lost_redis_claims_are_restored_from_mongodb(
+def test_workers_of_one_run_find_each_others_copies(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
-    article(pages, "a", FIRST)
-    wrapper = site(freshet, pages, "a")
-    freshet.crawl(wrapper, REDIS_URL=redis)
-    assert "bands" not in database.signatures.find_one()
-    database.client.admin.command("ping")
-    _delete_redis_keys(redis)
-    article(pages, "b", edited(FIRST, 2))
-    site(freshet, pages, "a", "b")
-    freshet.crawl(wrapper, hours=7, REDIS_URL=redis)
-    assert flags(database) == {"a": None, "b": "a"}
-
-
-def _delete_redis_keys(url: str) -> None:
-    import redis
-
-    with redis.Redis.from_url(url) as client:
-        for key in client.scan_iter("{freshet:*"):
-            client.delete(key)
+    stories = 8
+    names = [f"{story}x{copy}" for copy in range(4) for story in range(stories)]
+    for name in names:
+        story, _, copy = name.partition("x")
+        article(pages, name, edited(text(int(story)), int(copy)))
+    wrapper = site(freshet, pages, *names, delay_seconds=0)
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    workers = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
+    for worker in workers:
+        _, err = worker.communicate(timeout=60)
+        assert worker.returncode == 0, err
+    found = flags(database)
+    assert found.keys() == set(names)
+    originals = {name.partition("x")[0]: name for name, of in found.items() if of is None}
+    assert len(originals) == list(found.values()).count(None) == stories
+    assert all(of in (None, originals[name.partition("x")[0]]) for name, of in found.items())
+    # A run without Redis knows these posts.
+    article(pages, "late", edited(text(0), 5))
+    site(freshet, pages, *names, "late")
+    freshet.crawl(wrapper, hours=7)
+    assert flags(database) == found | {"late": originals["0"]}

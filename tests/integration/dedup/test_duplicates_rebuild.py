@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-import redis
 
 from crawler.config import Config
 from crawler.errors import StorageError
@@ -20,7 +18,6 @@ from tests.integration.claiming import HOUR, NOW, edited, text
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
-from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.soak
 
@@ -84,7 +81,7 @@ def test_existing_posts_are_compared(freshet: Freshet, posts: Db) -> None:
     assert posts.clusters.count_documents({"unsettled": True}) == 0
     assert not any(row.get("changes") for row in posts.clusters.find()), "in order of creation"
     assert posts.meta.find_one({"_id": "duplicates"}) == {
-        "_id": "duplicates", "scheme": "characters-3", "backend": "mongodb",
+        "_id": "duplicates", "scheme": "characters-3",
     }  # fmt: skip
 
 
@@ -192,9 +189,8 @@ def test_crawls_reject_new_scheme_until_rebuild(freshet: Freshet, posts: Db, pag
     rebuild(freshet)
     assert refusal(freshet) == ""
     assert refusal(freshet, duplicates="words") == (
-        "the index of near-duplicates has scheme characters-3 and reservations in mongodb, but the "
-        "settings require words-3 and mongodb: run scrapy duplicates rebuild to compare all posts "
-        "again"
+        "the index of near-duplicates has scheme characters-3, but the settings require words-3: "
+        "run scrapy duplicates rebuild to compare all posts again"
     )
     done = in_json(freshet, "duplicates", "rebuild", "-s", "FRESHET_DUPLICATES=words")
     assert (done["scheme"], done["clusters"]) == ("words-3", 10)
@@ -277,45 +273,6 @@ def test_rebuild_is_rejected_during_crawl_or_rebuild(
     assert refused.complaint.startswith(f"scrapy duplicates: {message}")
     assert posts.meta.find_one({"_id": "duplicates"}) == before
     assert rebuild(freshet).code == 0
-
-
-def test_claims_move_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
-    rebuild(freshet)
-    with private_server() as server:
-        url = url_of(server)
-        with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
-            with holding(freshet.env["MONGO_URI"], "crawl other", elsewhere=True):
-                assert "reservations in mongodb" in refusal(freshet, redis_url=url)
-            # Neither a crawl with Redis nor a crashed run claims in MongoDB.
-            crashed = {"spider": "other", "started": datetime.now(UTC), "finished": None}
-            posts.runs.insert_one(crashed)
-            with holding(freshet.env["MONGO_URI"], "crawl shared", shared="redis"):
-                assert refusal(freshet, redis_url=url) == ""
-            assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
-            assert rebuild(freshet, REDIS_URL=url).code == 0
-            assert groups(posts) == TEN
-            assert client.dbsize() > 0
-            assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
-            assert refusal(freshet, redis_url=url) == ""
-            # A rebuild must not compare posts with their own previous claims.
-            assert rebuild(freshet, REDIS_URL=url).code == 0
-            assert groups(posts) == TEN
-        server.stop()
-        down = rebuild(freshet, REDIS_URL=url)
-        assert down.code == 1
-        assert "Redis at" in down.complaint
-        meta = posts.meta.find_one({"_id": "duplicates"})
-        assert meta is not None
-        assert (meta["backend"], "rebuilding" in meta) == ("redis", False)
-    # The next crawl without Redis moves them back.
-    assert refusal(freshet) == ""
-    meta = posts.meta.find_one({"_id": "duplicates"})
-    assert meta is not None
-    assert meta["backend"] == "mongodb"
-    assert groups(posts) == TEN
-    assert rebuild(freshet).code == 0
-    assert posts.signatures.find_one({"bands": {"$exists": True}})
-    assert json.loads(rebuild(freshet, "--json").out)["copies"] == 30
 
 
 def sketches(db: Db) -> dict[str, tuple[bytes, Any]]:

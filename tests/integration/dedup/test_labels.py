@@ -15,11 +15,10 @@ from tests.integration.harness import Db
 LONG = text(1)
 
 
-@pytest.fixture(params=["mongodb", "redis"])
-def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
-    """Return an index whose claims are stored in MongoDB or Redis."""
-    redis = request.getfixturevalue("redis") if request.param == "redis" else None
-    return Posts(stored[1], redis)
+@pytest.fixture
+def posts(stored: tuple[Db, str]) -> Posts:
+    """Return an empty index."""
+    return Posts(stored[1])
 
 
 def put(posts: Posts, a: str, b: str, *, same: bool) -> labels.Label:

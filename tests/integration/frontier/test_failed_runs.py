@@ -233,7 +233,7 @@ def test_rejected_database_write_fails_the_run(
     site.item("item-0.html", "Item 0 changed")
     if collection == "meta":
         # A document whose required fields are missing.
-        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": "", "backend": ""}})
+        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": ""}})
     elif collection == "sites":
         database.sites.delete_many({})
         refuse(database, "sites", never=True)

@@ -56,7 +56,7 @@ def filled(stored: tuple[Db, str]) -> Db:
          "content": {"title": "é" * 1000, "n": 1.5}},
     )  # fmt: skip
     db.runs.insert_one({"spider": "shop", "started": LONG_AGO, "finished": None})
-    db.meta.insert_one({"_id": "duplicates", "scheme": "characters-3", "backend": "mongodb"})
+    db.meta.insert_one({"_id": "duplicates", "scheme": "characters-3"})
     return db
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import tempfile
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from crawler.storage import recovery
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Report, check
 from tests.faults.cutting import Cutter, Holder
-from tests.faults.servers import Redis
 from tests.integration.claiming import edited, text
 from tests.integration.writing import BEGIN, HOUR, lost, process, refused, visit
 
@@ -49,8 +46,8 @@ def visits(targets: list[Target], contents: tuple[str, ...], at: datetime) -> li
     return [visit(target, content, at) for target, content in zip(targets, contents, strict=True)]
 
 
-async def first_run(uri: str, redis: str | None = None) -> None:
-    async with process(uri, BEGIN, redis) as one:
+async def first_run(uri: str) -> None:
+    async with process(uri, BEGIN) as one:
         await one.begin()
         batch = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
         assert refused(await one.store(batch)) == [False] * len(NAMES)
@@ -65,10 +62,8 @@ async def cut_run(uri: str, cutter: Cutter) -> bool:
         return lost(await one.store(batch))
 
 
-async def next_run(
-    uri: str, contents: tuple[str, ...], redis: str | None = None
-) -> dict[str, list[str]]:
-    async with process(uri, BEGIN + 4 * HOUR, redis) as one:
+async def next_run(uri: str, contents: tuple[str, ...]) -> dict[str, list[str]]:
+    async with process(uri, BEGIN + 4 * HOUR) as one:
         await one.begin()
         batch = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
         assert not any(refused(await one.store(batch)))
@@ -108,26 +103,22 @@ async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
     return await cut_run(uri, cutter)
 
 
-@pytest.mark.parametrize("claims_backend", ["mongodb", "redis"])
 @pytest.mark.parametrize("contents", [FIRST, THIRD])
 def test_worker_paused_at_any_write_leaves_no_stale_data(
-    request: pytest.FixtureRequest,
     mongo: EmbeddedServer,
     databases: Any,
-    claims_backend: str,
     contents: tuple[str, ...],
 ) -> None:
-    redis = request.getfixturevalue("redis") if claims_backend == "redis" else None
     were_late = set()
     for nth in range(1, MAX_WRITES):
         with databases() as (db, uri), Holder(mongo.socket, nth) as holder:
-            asyncio.run(first_run(uri, redis))
-            late = asyncio.run(store_while_overtaken(uri, redis, holder, contents))
+            asyncio.run(first_run(uri))
+            late = asyncio.run(store_while_overtaken(uri, holder, contents))
             were_late.add(late)
             hashes = {row["url"]: row["content_hash"] for row in db.posts.find()}
             seen = {row["url"]: row["content_hash"] for row in db.targets.find({"kind": "item"})}
             assert hashes == seen, (nth, holder.seen)
-            assert asyncio.run(next_run(uri, contents, redis)) == {}, (nth, holder.seen)
+            assert asyncio.run(next_run(uri, contents)) == {}, (nth, holder.seen)
             edges = db.listings.find({"shown": True})
             shown = {edge["item"].rpartition("/")[2] for edge in edges}
             assert shown == set(contents[0].split()), (nth, holder.seen)
@@ -137,14 +128,12 @@ def test_worker_paused_at_any_write_leaves_no_stale_data(
     assert were_late == {True, False}, "writes are rejected only before the targets are written"
 
 
-async def store_while_overtaken(
-    uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]
-) -> bool:
+async def store_while_overtaken(uri: str, holder: Holder, contents: tuple[str, ...]) -> bool:
     """Pause one process while another takes over its targets; return true if it was rejected."""
     at = BEGIN + 2 * HOUR
     async with (
-        process(uri_through(uri, holder), at, redis) as slow,
-        process(uri, at, redis) as other,
+        process(uri_through(uri, holder), at) as slow,
+        process(uri, at) as other,
     ):
         found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
         holder.arm()
@@ -193,23 +182,3 @@ async def _store_after_lease_loss(uri: str, holder: Holder) -> None:
             holder.go_on()
             assert refused(await storing) == [True] * len(NAMES)
             assert broken(await check(other.db)) == {}
-
-
-@pytest.mark.usefixtures("redis")
-def test_batch_without_redis_leaves_no_versions(databases: Any) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="fr-") as name,
-        Redis(Path(name)) as server,
-        databases() as (_, uri),
-    ):
-        asyncio.run(first_run(uri, server.url))
-        asyncio.run(_store_without_redis(uri, server))
-
-
-async def _store_without_redis(uri: str, server: Redis) -> None:
-    at = BEGIN + 2 * HOUR
-    async with process(uri, at, server.url) as one:
-        batch = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
-        server.kill()
-        assert lost(await one.store(batch))
-        assert broken(await check(one.db)) == {}

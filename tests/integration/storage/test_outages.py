@@ -259,15 +259,11 @@ def test_permanently_stopped_server_ends_the_run_with_one_error(
             assert outcomes(db) == {"new": ITEMS + 1}
 
 
-@pytest.mark.parametrize("duplicates", ["off", "characters"])
-def test_redis_without_memory_pauses_the_run(
-    freshet: Freshet, database: Db, pages: Pages, duplicates: str
-) -> None:
+def test_redis_without_memory_pauses_the_run(freshet: Freshet, database: Db, pages: Pages) -> None:
     wrapper = shop(freshet, pages)
     with private_server() as server, redis.Redis.from_url(url_of(server)) as client:
         crawl = freshet.start(
-            "crawl", "site", "-a", f"wrapper={wrapper}",
-            REDIS_URL=url_of(server), FRESHET_DUPLICATES=duplicates,
+            "crawl", "site", "-a", f"wrapper={wrapper}", REDIS_URL=url_of(server)
         )  # fmt: skip
         until(lambda: len(asked(pages)) > ITEMS / 4)
         client.config_set("maxmemory", 1)

@@ -24,7 +24,7 @@ def put_posts(uri: str, **texts: str) -> None:
     """Store posts with these texts, one hour apart, and compare them."""
 
     async def put() -> None:
-        async with index(uri, None) as (db, registry):
+        async with index(uri) as (db, registry):
             for at, (name, words) in enumerate(texts.items()):
                 await db.posts.insert_one(
                     {"_id": f"s {name}", "spider": "s", "url": f"https://s.example/{name}",

@@ -18,7 +18,7 @@ from pymongo.errors import (
 )
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
-from crawler.errors import BandsLost, StorageError, Unreachable
+from crawler.errors import StorageError
 from crawler.storage.client import (
     DISK_FULL,
     LOG_INTERVAL_SECONDS,
@@ -66,7 +66,6 @@ def test_a_full_disk_is_an_outage(error: PyMongoError) -> None:
         bulk((11600, "interrupted at shutdown")),
         bulk((189, "stepped down"), of="writeConcernErrors"),
         bulk((64, "waiting for replication timed out"), of="writeConcernErrors"),
-        Unreachable("Redis at localhost: no answer"),
     ],
 )
 def test_unresponsive_server_is_an_outage(error: Exception) -> None:
@@ -81,7 +80,6 @@ def test_unresponsive_server_is_an_outage(error: Exception) -> None:
         bulk((8, "22: Invalid argument")),
         refused(8, "22: Invalid argument"),
         refused(2, PAGE_URL),
-        BandsLost("gone"),
         StorageError("another"),
     ],
 )

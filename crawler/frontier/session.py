@@ -79,7 +79,7 @@ class Session:
     failures:  number of failed visits of this process by problem
     second_requests: number of second requests of this process, which find random text
     warnings:  warnings about the run, once it is summed up
-    is_full:   whether this is a full run, which ignores the caps
+    is_full:   whether this is a full run, which ignores the plan's caps
     end_state: state of the spider after the run, once the run is summed up
     reason:    reason why the run ended
     error:     error that ended the run; Busy if another process is already running the spider

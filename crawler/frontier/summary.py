@@ -108,8 +108,8 @@ def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
     missed_visits: planned visits that were not made
     second_requests: requests for pages in addition to their visits, to find random text
-    over_cap, closed, over_limit: targets of `due`, by reason: the plan's cap, the site's visiting
-              hours, the user's limit
+    over_cap, closed, over_limit: targets of `due`, by reason: a cap of the plan or the site, the
+              site's visiting hours, the user's limit
     saved:    requests saved compared with fetching every target
     """
     counts = Counter(counts)
@@ -164,8 +164,8 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         parts += _not_due(session.end_state.remaining, session.clock.now())
     if visits and due:
         parts.append(f"{due:.0f} still due{reasons}")
-    if session.is_full and session.allowance.caps:
-        parts.append(f"full run: the plan's cap of {session.allowance.caps} was ignored")
+    if session.allowance.ignored:
+        parts.append(f"full run: the plan's cap of {session.allowance.ignored} was ignored")
     return f"{session.spider}: {'; '.join(parts)}"
 
 

@@ -257,7 +257,7 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     written = (made.updated | on_other_plans(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     updated, sample = int(np.count_nonzero(written)), daily_sample(gathered.population.key)
-    figures = Figures.of(gathered, made, count, updated, sample)
+    figures = Figures.of(gathered, made, hours, count, updated, sample)
     sites, dated = gathered.sites, gathered.reliable_dates
     document = document_of(sites, dated, options, terms, budget, made.price, figures)
     if terms.policy == ADAPTIVE:
@@ -280,7 +280,7 @@ def replanned_feeds(
     except BudgetTooSmall as error:
         raise too_small(terms.budget_per_day, error, gathered.population.max_hours) from None
     written = made.updated | on_other_plans(gathered, terms.policy, effect)
-    document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
+    document = document_of_feeds(gathered, terms, budget, made, hours) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 

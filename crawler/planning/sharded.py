@@ -393,7 +393,7 @@ def summarize(columns: Columns, price: float, effect: Effect, now: datetime, row
     gathered, learning = replan.gathered, learned(replan.gathered, effect, now)
     sample = daily_sample(gathered.population.key, rows)
     sampled = int(np.count_nonzero(learning))
-    return Figures.of(gathered, replan.plan, sampled, replan.updated, sample)
+    return Figures.of(gathered, replan.plan, replan.now_hours, sampled, replan.updated, sample)
 
 
 def stage(columns: Columns, place: Place, plan: Document, price: float, effect: Effect) -> int:

@@ -70,9 +70,7 @@ async def explored(
             return None if len(shown) == 1 and not broken else f"originals {shown}, {broken}"
 
         are_alike = all(batch == batches[0] for batch in batches)
-        return await explore(
-            steppers, begin, documents, after_death, problem, are_alike=are_alike
-        )
+        return await explore(steppers, begin, documents, after_death, problem, are_alike=are_alike)
 
 
 # Minutes each: to try them, run `INTERLEAVINGS=all make soak ARGS=tests/integration/dedup`.

@@ -59,7 +59,6 @@ NOT_RUN = (
     ("genspider",), ("simulate", "feeds", "--posts"), ("notify", "test"), ("notify", "retry"),
     ("web", "user"), ("web", "token"), ("web", "--public-url"),
     ("replan", "--engine", "dask://scheduler.example:8786"),
-    ("replan", "--history-from", "s3://bucket/freshet"),
 )  # fmt: skip
 SETTINGS = """
 from crawler.settings import *

@@ -153,17 +153,6 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
     return order[: capacity.requests]
 
 
-def room(cap: int, used: int) -> int | None:
-    """Return the remaining requests under a cap; None if `cap` is 0 (no cap)."""
-    return max(0, cap - used) if cap else None
-
-
-def least(*rooms: int | None) -> int | None:
-    """Return the smallest of several limits; None if all are unlimited."""
-    bounded = [requests for requests in rooms if requests is not None]
-    return min(bounded) if bounded else None
-
-
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Describe n due targets. All arrays are (n,), times are in hours.

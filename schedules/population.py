@@ -67,7 +67,7 @@ class Population:
     weight:               (n,) importance
     cost:                 (n,) relative cost of a request
     min_hours, max_hours: (n,) shortest and longest interval between two visits
-    site_day, site_hour:  (s,) maximum requests to each site per UTC day and per hour; inf: no cap
+    site_day:             (s,) maximum requests to each site per UTC day; inf: no cap
     """
 
     key: Keys
@@ -81,7 +81,6 @@ class Population:
     min_hours: Floats
     max_hours: Floats
     site_day: Floats
-    site_hour: Floats
     walls: Walls
 
     def __len__(self) -> int:
@@ -94,7 +93,7 @@ class Population:
 
     @cached_property
     def closed(self) -> Floats:
-        """Return the (s, 168) surcharges without load leveling: inf for closed hours, else 0."""
+        """Return the (s, 168) surcharges of hours alone: inf for closed hours, else 0."""
         return np.where(self.open_hours, 0.0, np.inf)
 
     @cached_property

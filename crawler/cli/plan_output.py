@@ -179,6 +179,13 @@ def show_plan(console: Console, plan: PlanOverview) -> None:
     _align_right(classes)
     console.print(classes)
     _show_times(console, plan)
+    for part in summaries:
+        if part["hourly_cap"]:
+            console.print(
+                f"crawls of {listed(part['spiders'])} make at most "
+                f"{count(part['hourly_cap'], 'request')} an hour; visits above that are made in "
+                "later hours"
+            )
 
 
 def _figures(row: Report, kind: str) -> tuple[str, str]:

@@ -241,7 +241,7 @@ class Wrapper(BaseModel):
         None, ge=1, description="maximum planned requests per day; unset: no limit"
     )
     requests_per_hour: int | None = Key(
-        None, ge=1, description="maximum planned requests per hour; unset: no limit"
+        None, ge=1, description="maximum requests per UTC hour, also in full runs; unset: no limit"
     )
     min_interval_hours: CycleHours | None = Key(
         None, description="minimum interval between planned visits, in hours; unset: 1"

@@ -1,7 +1,7 @@
 """Limit the requests of a run, and order its due targets if it cannot visit all of them.
 
-Limits are the caps of the plan, the limit of the run, visiting hours, and limits per host. Both
-frontiers use this module, so a run ends in the same way with and without Redis.
+Limits are the caps of the plan and of the site, the limit of the run, visiting hours, and limits
+per host. Both frontiers use this module, so a run ends in the same way with and without Redis.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from crawler.storage.due import DueTargets, VisitShare
 from crawler.storage.leases import Lease
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from schedules.dispatch import Capacity, dispatch, equal_ratio, least, room
+from schedules.dispatch import Capacity, dispatch, equal_ratio
 from schedules.history import Floats
 
 if TYPE_CHECKING:
@@ -43,11 +43,38 @@ RESERVE_ATTEMPTS = 6
 RESERVE_PAUSE_SECONDS = 0.01
 
 
-class Allowance:
-    """Counts requests against the plan's daily and hourly caps; days and hours are in UTC.
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """Maximum number of requests of some spiders in one UTC day or hour.
 
-    If several spiders share the caps, each run stores in its lease how many requests it may still
-    make. So runs at the same time exceed no cap, whatever is in flight.
+    unit:    `day` or `hour`
+    spiders: spiders whose requests count
+    option:  option of `scrapy replan` that sets the cap; empty for the cap of a site definition
+    """
+
+    requests: int
+    unit: str
+    spiders: tuple[str, ...]
+    option: str = ""
+
+    def __str__(self) -> str:
+        each = (
+            f"{count(self.requests, 'request')} {'an' if self.unit == 'hour' else 'a'} {self.unit}"
+        )
+        shared = len(self.spiders) > 1
+        return f"{each} by the {len(self.spiders)} spiders of the plan" if shared else each
+
+    def begins(self, now: datetime) -> datetime:
+        """Return the beginning of the current day or hour."""
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        return hour if self.unit == "hour" else hour.replace(hour=0)
+
+
+class Allowance:
+    """Counts requests against the plan's caps and the hourly cap of the site; times are in UTC.
+
+    If several spiders share the plan's caps, each run stores in its lease how many requests it may
+    still make. So runs at the same time exceed no cap, whatever is in flight.
     """
 
     def __init__(
@@ -56,10 +83,11 @@ class Allowance:
     ) -> None:  # fmt: skip
         self._db, self._patience, self._clock = db, patience, clock
         self._wrapper, self._lease = wrapper, lease
-        self._caps: tuple[int, int] = (0, 0)
+        hourly, own = wrapper.requests_per_hour, (wrapper.name,)
+        self._site_caps = [Cap(hourly, "hour", own)] if hourly else []
+        self._plan_caps: list[Cap] = []
         self._is_full = False
-        self._reached = (False, False)
-        self._spiders: list[str] = []
+        self._reached: list[Cap] = []
         self._left: int | None = None
         self._good_until: datetime | None = None
 
@@ -68,45 +96,51 @@ class Allowance:
 
         extra_per_day: requests per day in addition to the caps, for sampling phases and cells with
                        a period; spread evenly over the hours
-        is_full:       the user requested a full run, which ignores the caps
+        is_full:       the user requested a full run, which ignores these caps
         """
         self._is_full = is_full
-        extra = (ceil(extra_per_day), ceil(extra_per_day / 24))
-        caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
-        daily, hourly = (cap and cap + more for cap, more in zip(caps, extra, strict=True))
-        self._caps = (daily, hourly)
-        self._spiders = list(plan["spiders"])
+        spiders = tuple(plan["spiders"])
+        extra = {"day": ceil(extra_per_day), "hour": ceil(extra_per_day / 24)}
+        names = (("daily_cap", "day", "--daily-cap"), ("hourly_cap", "hour", "--hourly-cap"))
+        self._plan_caps = [
+            Cap(int(plan[name]) + extra[unit], unit, spiders, option)
+            for name, unit, option in names
+            if plan.get(name)
+        ]
 
     @property
-    def caps(self) -> str:
-        """Describe the caps; empty if there are none."""
-        return " and ".join(cap for cap, _ in self._each((True, True)))
+    def ignored(self) -> str:
+        """Describe the plan's caps that a full run ignores; empty if there are none."""
+        return " and ".join(map(str, self._plan_caps)) if self._is_full else ""
 
     @property
     def reached(self) -> str:
         """Describe the caps that are reached, and how to raise or ignore them."""
-        each = self._each(self._reached if any(self._reached) else (True, True))
-        caps = " and ".join(cap for cap, _ in each)
-        options = " N or ".join(option for _, option in each)
-        return (
-            f"the plan's cap of {caps} is reached (to raise it: scrapy replan {options} N; to "
-            "ignore it once: -a full=1)"
-        )
-
-    def _each(self, which: tuple[bool, bool]) -> list[tuple[str, str]]:
-        """Describe the daily and hourly cap, each with the option of `scrapy replan` to set it.
-
-        which: whether to include the daily and the hourly cap
-        """
-        daily, hourly = self._caps
-        several = f" by the {len(self._spiders)} spiders of the plan"
-        together = several if len(self._spiders) > 1 else ""
-        each = ((daily, "a day", "--daily-cap"), (hourly, "an hour", "--hourly-cap"))
-        return [
-            (f"{count(cap, 'request')} {time}{together}", option)
-            for is_included, (cap, time, option) in zip(which, each, strict=True)
-            if is_included and cap
+        caps = self._reached or self._caps
+        reasons = []
+        if plan_caps := [cap for cap in caps if cap.option]:
+            reasons.append(
+                f"the plan's cap of {' and '.join(map(str, plan_caps))} is reached (to raise it: "
+                f"scrapy replan {' N or '.join(cap.option for cap in plan_caps)} N; to ignore it "
+                "once: -a full=1)"
+            )
+        reasons += [
+            f"the site's cap of {cap} is reached (requests_per_hour in the site definition; later "
+            "runs continue)"
+            for cap in caps
+            if not cap.option
         ]
+        return " and ".join(reasons)
+
+    @property
+    def _caps(self) -> list[Cap]:
+        return self._site_caps if self._is_full else [*self._plan_caps, *self._site_caps]
+
+    @property
+    def _others(self) -> list[str]:
+        """Return the other spiders that share the caps of this run."""
+        spiders = {name for cap in self._caps for name in cap.spiders}
+        return sorted(spiders - {self._wrapper.name})
 
     def is_open(self) -> bool:
         """Return whether the current time is within the site's visiting hours."""
@@ -116,24 +150,25 @@ class Allowance:
 
     async def room(self, in_flight: int) -> int | None:
         """Return how many requests the caps allow now, after those in flight; None: no cap."""
-        if self._is_full or not any(self._caps):
+        if not self._caps:
             return None
         # Before the visits are counted: a visit that is stored meanwhile counts twice, not never.
-        if others := [name for name in self._spiders if name != self._wrapper.name]:
-            # Reserved by other runs under the same caps.
-            in_flight += await self._patience.read(lambda: leases.reserved(self._db, others))
-        now = self._clock.now()
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        daily, hourly = self._caps
-        today = await self._spent(hour.replace(hour=0)) if daily else 0
-        this_hour = await self._spent(hour) if hourly else 0
-        rooms = room(daily, today + in_flight), room(hourly, this_hour + in_flight)
-        self._reached = (rooms[0] == 0, rooms[1] == 0)
-        return least(*rooms)
+        reserved = 0
+        if others := self._others:
+            reserved = await self._patience.read(lambda: leases.reserved(self._db, others))
+        now, left = self._clock.now(), {}
+        for cap in self._caps:
+            spiders, since = list(cap.spiders), cap.begins(now)
+            count_visits = partial(visits.count_since, self._db, spiders, since)
+            used = await self._patience.read(count_visits) + in_flight
+            used += reserved if len(spiders) > 1 else 0
+            left[cap] = max(0, cap.requests - used)
+        self._reached = [cap for cap, rest in left.items() if not rest]
+        return min(left.values())
 
     async def take(self, in_flight: int) -> bool:
         """Return whether the caps allow one more target, and count it if so."""
-        if self._is_full or not any(self._caps):
+        if not self._caps:
             return True
         now = self._clock.now()
         spent = self._left is None or self._left <= 0
@@ -165,7 +200,7 @@ class Allowance:
         """
         for attempt in range(RESERVE_ATTEMPTS):
             left = await self.room(in_flight)
-            if left is None or len(self._spiders) < 2:
+            if left is None or not self._others:
                 return left
             share = min(-(-left // 4), MAX_RESERVED)
             if self._lease is None:
@@ -182,9 +217,6 @@ class Allowance:
             # If each run sees the others' reservations, none gets anything: try at another time.
             await asyncio.sleep(random.uniform(0, RESERVE_PAUSE_SECONDS * 2**attempt))
         return 0
-
-    async def _spent(self, since: datetime) -> int:
-        return await self._patience.read(lambda: visits.count_since(self._db, self._spiders, since))
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ class RunState:
     second_requests: number of second requests of this process, which find random text
     due_at_start: number of targets that were due when the run began
     prepares:  whether this process prepares the run
-    is_full:   whether this is a full run, which ignores the caps
+    is_full:   whether this is a full run, which ignores the plan's caps
     tally:     the run when this process left it
     warnings:  warnings about the run, once it is summed up
     end_state: state of the spider after the run, once the run is summed up

@@ -108,8 +108,8 @@ def figures(counts: Mapping[str, float]) -> dict[str, float]:
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
     missed_visits: planned visits that were not made
     second_requests: requests for pages in addition to their visits, to find random text
-    over_cap, closed, over_limit: targets of `due`, by reason: the plan's cap, the site's visiting
-              hours, the user's limit
+    over_cap, closed, over_limit: targets of `due`, by reason: a cap of the plan or the site, the
+              site's visiting hours, the user's limit
     saved:    requests saved compared with fetching every target
     """
     counts = Counter(counts)
@@ -165,8 +165,8 @@ def sentence(run: Run, counts: dict[str, float], *, is_shared: bool) -> str:
         parts += _not_due(state.end_state.remaining, run.clock.now())
     if visits and due:
         parts.append(f"{due:.0f} still due{reasons}")
-    if state.is_full and run.allowance.caps:
-        parts.append(f"full run: the plan's cap of {run.allowance.caps} was ignored")
+    if run.allowance.ignored:
+        parts.append(f"full run: the plan's cap of {run.allowance.ignored} was ignored")
     return f"{run.spider}: {'; '.join(parts)}"
 
 

@@ -64,25 +64,22 @@ def compiled_for(part: str) -> int:
 
 
 def pages() -> None:
-    """Plan pages with and without caps, compute the budget curve, and rate their silence."""
+    """Plan pages, replan them, compute the budget curve, and rate their silence."""
     some, past = _population(TARGETS), _histories(TARGETS)
-    budget = TARGETS / 2
-    made = plan(some, past, Terms(budget_per_day=budget, daily_cap=1.5 * budget), END)
-    capped = Terms(budget_per_day=budget, daily_cap=1.5 * budget, hourly_cap=budget / 8)
-    plan(some, past, capped, END, made.schedules)
+    terms = Terms(budget_per_day=TARGETS / 2, daily_cap=0.75 * TARGETS)
+    made = plan(some, past, terms, END)
+    plan(some, past, terms, END, made.schedules)
     aim = Terms().aim
     demand(made.estimates, np.ones(TARGETS), aim, price_grid(made.estimates, aim, POINTS))
     GapModel.of(some, past, made.estimates.mixtures, 1.0).rated(some, past)
 
 
 def feeds() -> None:
-    """Plan feeds with a budget, then replan them with caps."""
+    """Plan feeds, and replan them."""
     some, past = _population(TARGETS), _histories(TARGETS)
-    window, budget = np.full(TARGETS, 10, np.int64), float(TARGETS)
-    none = Schedules.none(TARGETS)
-    made = plan_feeds(some, past, window, Terms(budget_per_day=budget), END, none)
-    capped = Terms(budget_per_day=budget, daily_cap=1.5 * budget, hourly_cap=budget / 8)
-    plan_feeds(some, past, window, capped, END, made.schedules)
+    window, terms = np.full(TARGETS, 10, np.int64), Terms(budget_per_day=float(TARGETS))
+    made = plan_feeds(some, past, window, terms, END, Schedules.none(TARGETS))
+    plan_feeds(some, past, window, terms, END, made.schedules)
 
 
 def texts() -> None:

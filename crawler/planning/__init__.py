@@ -8,8 +8,7 @@ cells under overload, and `plots` draws the results. `budget_forecast` computes 
 of any budget, a `budget_curve`; `crawler.reports.jobs` runs it and replans in a subprocess of the
 web app.
 
-`sharded` does a replan in several processes or on a cluster, which `engines` run, and `visit_log`
-reads histories from exported visits.
+`sharded` does a replan in several processes or on a cluster, which `engines` run.
 
 Nothing here sends requests to sites. Math that needs no database belongs to `schedules`.
 """

@@ -19,7 +19,8 @@ from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Plan
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.population import least_visits, min_per_day
+from schedules.placement.load import site_hours
+from schedules.population import Population, least_visits, min_per_day
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import LIMITS, UNBOUNDED, Terms
 
@@ -93,6 +94,7 @@ class Figures(NamedTuple):
     min_visits:         (s,) visits a week that the limits require, of each site
     stale, age_days:    sums over the targets with finite values, whose number follows
     closed, slots:      number of slots in closed hours, and of all
+    hours:              (s, 168) visits of each site in each UTC hour of the week
     daily_stale, daily_age_days: with daily visits, sums over a sample whose size follows
     """
 
@@ -114,15 +116,22 @@ class Figures(NamedTuple):
     age_known: int
     closed: int
     slots: int
+    hours: Floats
     daily_stale: float
     daily_age_days: float
     daily_known: int
 
     @classmethod
     def of(
-        cls, gathered: Gathered, made: Plan, learning: int, updated: int, sample: Ints
+        cls,
+        gathered: Gathered,
+        made: Plan,
+        now_hours: float,
+        learning: int,
+        updated: int,
+        sample: Ints,
     ) -> Figures:
-        """Return the sums over the targets of a plan.
+        """Return the sums over the targets of a plan that begins at `now_hours`.
 
         learning: number of targets whose plans are kept because they are being sampled
         updated:  number of targets whose plan is written
@@ -162,6 +171,7 @@ class Figures(NamedTuple):
             age_known=int(np.count_nonzero(age)),
             closed=int(np.count_nonzero(~opened)),
             slots=len(opened),
+            hours=_hours(population, made.schedules, now_hours),
             daily_stale=float(daily.stale.sum()),
             daily_age_days=float(daily.age_days.sum()),
             daily_known=len(sample),
@@ -206,6 +216,7 @@ class Figures(NamedTuple):
                 f"{self.closed / self.slots:.0%} of the visits are planned for closed hours and "
                 "wait until the site opens"
             )
+        yield from warnings_of_hours(sites, terms, self.hours)
         spends = self.requests_per_day
         if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
             yield (
@@ -220,15 +231,41 @@ class Figures(NamedTuple):
                 f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
                 "weight 1 and no closed hours"
             )
-        for site, needs in zip(sites, (self.min_visits / WEEK_DAYS).tolist(), strict=True):
-            caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
-            for name, needed in caps.items():
+        for site, visits in zip(sites, self.min_visits.tolist(), strict=True):
+            open_hours = int(site.open_hours.sum())
+            caps = {"requests_per_day": WEEK_DAYS, "requests_per_hour": open_hours}
+            for name, times in caps.items():
+                needed = visits / times
                 cap = getattr(site, name)
                 if cap is not None and cap < needed:
                     yield (
                         f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
                         "need at their longest intervals; the crawl will fall behind"
                     )
+
+
+def warnings_of_hours(sites: Sequence[Site], terms: Terms, hours: Floats) -> Iterator[str]:
+    """Yield warnings about hourly caps that are below the visits planned in one hour.
+
+    hours: (s, 168) visits of each site in each UTC hour of the week
+    """
+    caps = [("the hourly cap", terms.hourly_cap, hours.sum(axis=0))] + [
+        (f"{site.name}: requests_per_hour", site.requests_per_hour, of_site)
+        for site, of_site in zip(sites, hours, strict=True)
+    ]
+    for name, cap, visits in caps:
+        # Rounded, because sums of rare visits depend on their order.
+        if cap and (fullest := round(float(visits.max()), DIGITS)) > cap:
+            yield (
+                f"{name} {cap:,.0f} is below the {math.ceil(fullest):,} visits that are planned in "
+                "one hour; crawls make the others in the hours after it"
+            )
+
+
+def _hours(population: Population, schedules: Schedules, now_hours: float) -> Floats:
+    """Return the (s, 168) visits of each site in each UTC hour of the week."""
+    ahead = population.ahead(now_hours)[population.site]
+    return site_hours(schedules, ahead, population.site, population.sites)
 
 
 def document_of(
@@ -276,9 +313,9 @@ def daily_sample(key: NDArray[np.uint64], limit: int = MAX_SAMPLE) -> Ints:
 
 
 def document_of_feeds(
-    gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
+    gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan, now_hours: float
 ) -> Document:
-    """Return the document of a plan for feeds, as stored in `plans`."""
+    """Return the document of a plan for feeds from `now_hours`, as stored in `plans`."""
     posts, missed = made.posting.per_week, made.missed
     rates = made.figures(np.arange(len(posts)))
     collected = posts - missed
@@ -298,6 +335,8 @@ def document_of_feeds(
             f"the plan needs {amount(spends)} requests a day, more than the daily cap of "
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
+    hours = _hours(gathered.population, made.schedules, now_hours)
+    warnings += warnings_of_hours(gathered.sites, terms, hours)
     return {
         **_beginning("feeds", gathered.watched.spiders, terms, budget, made.price),
         **_counts(

@@ -358,8 +358,6 @@ class ReplanRequest:
     spiders: None: all
     kind:    one of KINDS, None: both
     shared:  pages and feeds share one budget
-    history_from: folder or URL of an export with the visits of pages, whose histories are then not
-                  read from the database
     """
 
     options: PlanOptions
@@ -367,7 +365,6 @@ class ReplanRequest:
     kind: str | None = None
     shared: bool = False
     dry_run: bool = False
-    history_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

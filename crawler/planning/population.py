@@ -21,7 +21,7 @@ from crawler.utils.regex import compiled
 from schedules.estimation.rates import DateCounts, timed
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
-from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS
 
 MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 MIN_INTERVAL_HOURS = 1.0
@@ -157,6 +157,12 @@ def population_of(
     shortest = np.where(has_min, own_min, shortest)
     longest = np.maximum(shortest, np.where(has_max, own_max, longest))
     zones = tuple(each.zone for each in stored)
+    open_hours = np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS)
+    per_day, per_hour = (
+        np.array([getattr(each, name) or np.inf for each in stored])
+        for name in ("requests_per_day", "requests_per_hour")
+    )
+    longest_day = open_hours.reshape(-1, WEEK_DAYS, DAY_HOURS).sum(2).max(1)
     since = min(
         now_hours,
         np.nanmin(watched.histories.since, initial=now_hours),
@@ -168,13 +174,12 @@ def population_of(
         group=group,
         parent=groups // ((names[0] + 1) * (names[1] + 1)),
         zones=zones,
-        open_hours=np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS),
+        open_hours=open_hours,
         weight=weight,
         cost=np.array([each.cost for each in stored])[site],
         min_hours=np.clip(watched.feed_min_hours, shortest, longest),
         max_hours=longest,
-        site_day=np.array([each.requests_per_day or np.inf for each in stored]),
-        site_hour=np.array([each.requests_per_hour or np.inf for each in stored]),
+        site_day=np.minimum(per_day, per_hour * longest_day),
         walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
     )
 

@@ -43,7 +43,6 @@ from crawler.planning.options import (
 from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.report_types import ReplanReport
 from crawler.planning.silence import store_silences
-from crawler.planning.visit_log import files_of, read_visits, with_histories
 from crawler.storage import histories, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import Arrays, Choices, Column
@@ -207,23 +206,12 @@ def hours_of(moment: datetime) -> float:
 
 
 async def gathered_of(
-    db: Database,
-    config: Config,
-    now: datetime,
-    spiders: Sequence[str] | None,
-    history_from: str | None = None,
+    db: Database, config: Config, now: datetime, spiders: Sequence[str] | None
 ) -> Gathered:
-    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets.
-
-    history_from: as in ReplanRequest
-    """
+    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets."""
     watched = await histories.read(db, now, spiders)
     if not len(watched):
         raise NoTargets
-    if history_from is not None:
-        groups = files_of(history_from, watched.spiders)
-        visits = [read_visits(1, history_from, files, now)[0] for files in groups]
-        watched = with_histories(watched, np.concatenate(visits))
     gathered = await gather(db, watched, config, hours_of(now))
     # Drop the stated dates: the histories already contain the reliable ones.
     return replace(gathered, watched=replace(watched, stated=np.empty(0)))
@@ -257,7 +245,7 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     written = (made.updated | on_other_plans(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     updated, sample = int(np.count_nonzero(written)), daily_sample(gathered.population.key)
-    figures = Figures.of(gathered, made, count, updated, sample)
+    figures = Figures.of(gathered, made, hours, count, updated, sample)
     sites, dated = gathered.sites, gathered.reliable_dates
     document = document_of(sites, dated, options, terms, budget, made.price, figures)
     if terms.policy == ADAPTIVE:
@@ -280,7 +268,7 @@ def replanned_feeds(
     except BudgetTooSmall as error:
         raise too_small(terms.budget_per_day, error, gathered.population.max_hours) from None
     written = made.updated | on_other_plans(gathered, terms.policy, effect)
-    document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
+    document = document_of_feeds(gathered, terms, budget, made, hours) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
@@ -347,8 +335,7 @@ async def replan_parts(
         began, now = time.perf_counter(), clock.now()
         say(f"reading {part.kind}")
         spiders = None if part.everything and whole else part.spiders
-        history_from = None if part.kind == FEEDS else request.history_from
-        gathered = await gathered_of(db, config, now, spiders, history_from)
+        gathered = await gathered_of(db, config, now, spiders)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
         options = part.options.over(effect.options) if part.is_default else part.options
         tasks.append(Task(part, gathered, effect, options, began))

@@ -57,7 +57,6 @@ from crawler.planning.replan import (
     replan_parts,
 )
 from crawler.planning.report_types import ReplanReport
-from crawler.planning.visit_log import files_of, read_visits, with_histories
 from crawler.storage import alarms, histories, plans, runs, sites, targets
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database, Document, open_client, server_uri
@@ -176,9 +175,6 @@ class _Replan:
         sources: list[tuple[Any, ...]] = [
             (read_targets, self.place, part.spiders, ids) for ids in ranges
         ]
-        if (address := self.request.history_from) is not None:
-            groups = await asyncio.to_thread(files_of, address, part.spiders)
-            sources += [(read_visits, address, files, self.place.now) for files in groups]
         self.say(f"reading {part.kind} in {count} shards")
         with ExitStack() as stack:
             shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
@@ -339,11 +335,7 @@ def read_targets(
 
 def join(columns: Columns) -> Names:
     """Join the pieces read for a shard, in the order of the keys."""
-    pieces = columns.pop(PIECES)
-    watched = Watched.joined([piece for piece in pieces if isinstance(piece, Watched)])
-    visits = [piece for piece in pieces if not isinstance(piece, Watched)]
-    if visits:
-        watched = with_histories(watched, np.concatenate(visits))
+    watched = Watched.joined(list(columns.pop(PIECES)))
     watched = watched.of(np.argsort(watched.key))
     columns["watched"] = watched
     numbers = watched.spider.tolist(), watched.category.tolist(), watched.kind.tolist()
@@ -393,7 +385,7 @@ def summarize(columns: Columns, price: float, effect: Effect, now: datetime, row
     gathered, learning = replan.gathered, learned(replan.gathered, effect, now)
     sample = daily_sample(gathered.population.key, rows)
     sampled = int(np.count_nonzero(learning))
-    return Figures.of(gathered, replan.plan, sampled, replan.updated, sample)
+    return Figures.of(gathered, replan.plan, replan.now_hours, sampled, replan.updated, sample)
 
 
 def stage(columns: Columns, place: Place, plan: Document, price: float, effect: Effect) -> int:

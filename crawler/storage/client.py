@@ -92,7 +92,6 @@ Document = dict[str, Any]
 Database = AsyncDatabase[Document]
 # For writes that may be lost, or that a later journaled write confirms: the journal is ordered.
 UNJOURNALED = WriteConcern(w=1, j=False)
-MONGO_URI_HINT = "Check MONGO_URI, or unset it to use the embedded server"
 CLOCK_SAMPLES = 3
 # Interval between readings of the server's clock, in which two good clocks drift apart by about a
 # millisecond.
@@ -103,8 +102,8 @@ SKEW_SECONDS = 5.0
 CLOCK_RESOLUTION_SECONDS = 0.001
 # The version of the stored data. Every command checks it, and `schema` is slow to import.
 VERSION = 3
-# The document of `meta` with the version. During a copy it also has the source, and while restored
-# collections replace the current ones, their names.
+# The document of `meta` with the version. While restored collections replace the current ones, it
+# also has their names.
 META: Document = {"_id": "schema"}
 
 
@@ -112,15 +111,15 @@ def server_uri(config: Config) -> str:
     """Return a URI with a database name; start the embedded server if needed (blocking)."""
     if config.mongo_uri is None:
         return EmbeddedServer.of(config).start()
-    return with_database(config.mongo_uri, config.database, "MONGO_URI")
+    return with_database(config.mongo_uri, config.database)
 
 
-def with_database(uri: str, database: str, name: str) -> str:
-    """Return a URI that names a database: its own, or else the given one."""
+def with_database(uri: str, database: str) -> str:
+    """Return MONGO_URI with the name of a database: its own, or else the given one."""
     try:
         parsed = parse_uri(uri)
     except (InvalidURI, ConfigurationError, ValueError) as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(f"MONGO_URI: {error}") from None
     if parsed["database"]:
         return uri
     head, mark, options = uri.partition("?")
@@ -141,16 +140,15 @@ def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
     )
 
 
-async def check_reachable(
-    client: AsyncMongoClient[Document], uri: str, hint: str = MONGO_URI_HINT
-) -> None:
+async def check_reachable(client: AsyncMongoClient[Document], uri: str) -> None:
     """Raise Unreachable unless the server answers within the client's timeout."""
     try:
         await client.admin.command("ping")
     except ServerSelectionTimeoutError:
         seconds = client.options.server_selection_timeout
         raise Unreachable(
-            f"MongoDB at {without_password(uri)}: no response within {seconds:g} s. {hint}"
+            f"MongoDB at {without_password(uri)}: no response within {seconds:g} s. Check "
+            "MONGO_URI, or unset it to use the embedded server"
         ) from None
     except PyMongoError as error:
         raise Unreachable(f"MongoDB at {without_password(uri)}: {in_short(error)}") from None

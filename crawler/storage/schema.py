@@ -33,7 +33,7 @@ from crawler.storage.dedup.signatures import (
 logger = logging.getLogger(__name__)
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
 # Fields of META.
-COPYING, RESTORING = "copying", "restoring"
+RESTORING = "restoring"
 # Prefix of the `_id` of documents in `meta` with which `scrapy doctor` tests writes.
 TEST = "doctor"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
@@ -199,7 +199,6 @@ async def prepare(db: Database) -> None:
     """Migrate the database to this version; cheap if it is current."""
     try:
         meta = await db.meta.find_one(META)
-        refuse_partial_copy(db, meta)
         if (mark := restore_mark(meta)) is not None:
             logger.warning("Completing the restore of %s", mark["from"])
             await complete_restore(db, mark)
@@ -222,15 +221,6 @@ async def prepare(db: Database) -> None:
     except OperationFailure as error:
         reason = (error.details or {}).get("errmsg") or error
         raise StorageError(f"cannot use database {db.name!r}: {reason}") from None
-
-
-def refuse_partial_copy(db: Database, meta: Document | None) -> None:
-    """Raise StorageError for a database with an unfinished copy. meta: its META."""
-    if meta and COPYING in meta:
-        raise StorageError(
-            f"database {db.name!r} is an unfinished copy of {meta[COPYING]}. Wait until the copy "
-            "is complete; if it was interrupted, run scrapy db copy again"
-        )
 
 
 def restore_mark(meta: Document | None) -> Document | None:
@@ -369,10 +359,9 @@ class IndexProblem:
 async def data_version(db: Database) -> int | None:
     """Return the version of the data; None if the database has none.
 
-    Raises StorageError for an unfinished copy or restore, and for a damaged database.
+    Raises StorageError for an unfinished restore, and for a damaged database.
     """
     meta = await db.meta.find_one(META)
-    refuse_partial_copy(db, meta)
     if (mark := restore_mark(meta)) is not None:
         raise StorageError(
             f"database {db.name!r}: the restore of {mark['from']} was interrupted. "

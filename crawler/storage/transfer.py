@@ -1,13 +1,10 @@
-"""Whole collections, to replace or copy a database byte for byte, and to export in order.
+"""Whole collections, to replace a database byte for byte, and to export in order.
 
 A restore first loads every collection under a temporary name, next to the current data, with the
 validators and indexes of the schema. It never uses those of the file: an index that deletes old
 documents would delete the log. Then it sets a mark in `meta` and renames the collections. An
 interrupted load leaves the current data unchanged; an interrupted renaming is completed by the next
 command that opens the database, because all new data is already there (`schema.complete_restore`).
-
-While a copy to another server runs, `meta` of the new database has a mark, and no command opens
-that database. After an interrupted copy, the next one starts from scratch.
 
 Documents of an export are decoded with naive times in UTC, which takes a third of the time of aware
 ones.
@@ -37,13 +34,9 @@ from crawler.storage.client import (
     VERSION,
     Database,
     Document,
-    check_reachable,
     in_async_batches,
     in_batches,
     in_short,
-    open_client,
-    with_database,
-    without_password,
 )
 from crawler.storage.dedup.signatures import (
     BOILERPLATE_INDEXES,
@@ -52,7 +45,6 @@ from crawler.storage.dedup.signatures import (
 )
 from crawler.storage.paging import keys_of
 from crawler.storage.schema import (
-    COPYING,
     INDEXES,
     RESTORED,
     RESTORING,
@@ -60,7 +52,6 @@ from crawler.storage.schema import (
     VALIDATORS,
     collection_options,
     complete_restore,
-    create_collections,
     create_indexes,
     index_definitions,
     prepare,
@@ -82,7 +73,6 @@ LEASES = "leases"
 META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
 # Options of a collection outside the schema that a restore creates again.
 OPTIONS = ("validator", "validationLevel", "validationAction", "capped", "size", "max", "collation")
-RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
 # Maximum number of documents in a batch of an export; the server also limits a batch to 16 MB.
 EXPORT_BATCH = 10_000
 DAY = timedelta(days=1)
@@ -224,7 +214,7 @@ async def replace_all(
             for name in sorted(VALIDATORS.keys() - {each.shape.name for each in contents}):
                 if name != LEASES:
                     await db.create_collection(RESTORED + name, **collection_options(name))
-            # `meta` of the backup may have marks of a copy or of another restore.
+            # `meta` of the backup may have the mark of another restore.
             await db[RESTORED + "meta"].replace_one(META, {"version": version}, upsert=True)
             say("creating the indexes")
             await create_indexes(db, RESTORED)
@@ -310,100 +300,6 @@ def _reason(error: PyMongoError) -> str:
     if isinstance(error, OperationFailure):
         return f"MongoDB: {(error.details or {}).get('errmsg') or in_short(error)}"
     return f"MongoDB: {in_short(error)}"
-
-
-@asynccontextmanager
-async def target_of(uri: str, config: Config) -> AsyncIterator[Database]:
-    """Open the database that a URI names. Raises ConfigError and StorageError."""
-    uri = with_database(uri, config.database, "TO_URI")
-    client = open_client(uri, config)
-    try:
-        await check_reachable(client, uri, "Check TO_URI")
-        yield client.get_default_database()
-    finally:
-        await client.close()
-
-
-async def copy(source: Database, target: Database, origin: str, say: Say) -> dict[str, int]:
-    """Copy all documents; return their number by collection. Raises StorageError.
-
-    source: migrated to the current version, without writers
-    target: empty, or with the remains of an interrupted copy
-    origin: URI of the source, for the error message about an unfinished copy
-    """
-    try:
-        await _prepare_target(target, without_password(origin))
-    except PyMongoError as error:
-        raise StorageError(f"database {target.name!r}: {in_short(error)}") from None
-    try:
-        counts = await _copy_collections(source, target, say)
-        say("counting")
-        for name, copied in counts.items():
-            query = _to_copy(name)
-            there = await target[name].count_documents(query)
-            now = await source[name].count_documents(query)
-            if not copied == there == now:
-                raise StorageError(
-                    f"{name}: {copied:,} documents were copied, the copy has {there:,}, the source "
-                    f"now has {now:,}. Stop all processes that write to the source; {RETRY_HINT}"
-                )
-        await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
-        return counts
-    except PyMongoError as error:
-        raise StorageError(f"{_reason(error)}; {RETRY_HINT}") from None
-
-
-async def _prepare_target(target: Database, origin: str) -> None:
-    """Reject a database that is in use, remove the remains of a copy, and set the mark."""
-    names = await target.list_collection_names(filter=ORDINARY)
-    meta = await target.meta.find_one(META) or {}
-    if COPYING not in meta and (used := await collection_in_use(target)) is not None:
-        raise StorageError(
-            f"database {target.name!r} is not empty: it has documents in {used}. Name another "
-            "database, such as mongodb://host/another"
-        )
-    mark: Document = {"version": VERSION, COPYING: origin}
-    await target.meta.replace_one(META, mark, upsert=True)
-    # Includes empty collections, which may have other options and indexes.
-    for name in set(names) - {"meta"}:
-        await target.drop_collection(name)
-    await target.meta.delete_many({"_id": {"$ne": META["_id"]}})
-
-
-async def _copy_collections(source: Database, target: Database, say: Say) -> dict[str, int]:
-    """Copy documents byte for byte, then indexes; return counts by collection."""
-    collections = [row async for row in await source.list_collections(filter=ORDINARY)]
-    await create_collections(target)
-    for collection in collections:
-        if collection["name"] not in (*VALIDATORS, "meta"):
-            options = collection.get("options", {})
-            await target.create_collection(collection["name"], **options)
-    counts: dict[str, int] = {}
-    for name in sorted(row["name"] for row in collections if row["name"] != LEASES):
-        total, counts[name] = await source[name].estimated_document_count(), 0
-        into = target[name].with_options(codec_options=RAW)
-        raw = source[name].with_options(codec_options=RAW)
-        documents = raw.find(_to_copy(name), batch_size=BATCH)
-        async for batch in in_async_batches(
-            documents, BATCH, lambda document: len(document.raw), BATCH_BYTES
-        ):
-            say(f"copying {name}: {counts[name]:,} of {total:,}")
-            await into.insert_many(batch, ordered=False)
-            counts[name] += len(batch)
-    say("creating the indexes")
-    await create_indexes(target)
-    for name in counts:
-        # Indexes outside the schema: of named duplicate checks, and the user's own.
-        existing = await index_definitions(target, name)
-        wanted = await index_definitions(source, name)
-        if missing := [wanted[key] for key in wanted if key not in existing]:
-            await target.command("createIndexes", name, indexes=missing)
-    return counts
-
-
-def _to_copy(collection: str) -> Document:
-    """Return a query for the documents to copy, which excludes the source's version."""
-    return {"_id": {"$ne": META["_id"]}} if collection == "meta" else {}
 
 
 @dataclass(frozen=True, slots=True)

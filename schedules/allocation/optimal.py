@@ -470,8 +470,7 @@ def demand(estimates: Estimate, scale: Floats, aim: Objective, price: Floats) ->
     pieces = spread_over(work, parts(len(population)))
     visits, stale, age = (np.sum(column, axis=0) for column in zip(*pieces, strict=True))
     per_day = visits / WEEK_DAYS
-    cap = np.minimum(population.site_day, population.site_hour * 24)
-    over = per_day > np.maximum(cap, per_day[0]) * (1 + 1e-9)
+    over = per_day > np.maximum(population.site_day, per_day[0]) * (1 + 1e-9)
     # Demand grows as the price falls: the rows within the cap are the first ones.
     last = np.maximum((~over).sum(axis=0) - 1, 0)
     row = np.minimum(np.arange(len(price))[:, None], last)

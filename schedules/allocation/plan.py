@@ -39,7 +39,6 @@ from schedules.allocation.optimal import (
 from schedules.cost import Objective
 from schedules.estimation.estimate import Estimate, estimate, lowest_keys
 from schedules.history import DAY_HOURS, Floats, Histories, Ints
-from schedules.placement.leveling import level
 from schedules.placement.load import (
     PLACES,
     Caps,
@@ -50,7 +49,7 @@ from schedules.placement.load import (
     delays_of,
     in_time,
     resumed,
-    site_days,
+    site_hours,
     week_load,
 )
 from schedules.population import Columns, InMemory, Population, Shards, min_per_day
@@ -171,7 +170,7 @@ def plan(
         columns["schedules"], columns["expected"] = policy_draft, outlook(estimates, policy_draft)
         unknown, price = np.full(n, np.nan), np.nan
         columns["reasons"] = unknown, unknown, np.full(n, RULE, np.uint8)
-    complete(shards, population, terms, now_hours)
+    shards.each(finish)
     return plan_of(columns, price)
 
 
@@ -191,33 +190,16 @@ def plan_shards(
         raise BudgetTooSmall(least, n)
     sample = lowest_keys(shards, counts, MAX_SAMPLE)
     price = draft_shards(shards, sample, n, terms, now_hours)
-    complete(shards, sample.population, terms, now_hours)
+    shards.each(finish)
     return price
 
 
-def complete(shards: Shards, sites: Population, terms: Terms, now_hours: float) -> None:
-    """Enforce the hourly caps on drafted schedules, and compute the other figures of a plan.
-
-    sites: any targets of the population
-    """
-    caps = Caps.of(terms, sites)
-    if caps.by_hour:
-        level(shards, caps, sites.open_hours, sites.ahead(now_hours))
-    shards.each(finish, caps.by_hour)
-
-
-def finish(columns: Columns, is_leveled: bool) -> None:
-    """Determine which targets of a shard have new schedules, and what limits their visits.
-
-    is_leveled: whether their slots have changed since they were drafted
-    """
-    estimates, schedules = estimates_of(columns), columns["schedules"]
-    if is_leveled:
-        columns["expected"] = outlook(estimates, schedules)
-    moved = ~schedules.same_as(columns["current"])
+def finish(columns: Columns) -> None:
+    """Determine which targets of a shard have new schedules, and what limits their visits."""
+    moved = ~columns["schedules"].same_as(columns["current"])
     value, worth, bound = columns["reasons"]
     bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
-    bound = np.where(np.isnan(estimates.histories.until), PRIOR, bound).astype(np.uint8)
+    bound = np.where(np.isnan(columns["last"]), PRIOR, bound).astype(np.uint8)
     columns["reasons"], columns["updated"] = (value, worth, bound), moved
 
 
@@ -530,4 +512,5 @@ class _Sample:
         schedules, _ = settled(self.estimates, self.aim, surcharge, price, allocated, none)
         population = self.estimates.population
         ahead = self.ahead[population.site]
-        return site_days(schedules, ahead, population.site, population.sites), price
+        hours = site_hours(schedules, ahead, population.site, population.sites)
+        return hours.reshape(-1, WEEK_DAYS, DAY_HOURS).sum(2), price

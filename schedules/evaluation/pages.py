@@ -9,7 +9,7 @@ import numpy as np
 
 from schedules.allocation.plan import plan
 from schedules.calendar import next_visits
-from schedules.dispatch import Capacity, Waiting, dispatch, room
+from schedules.dispatch import Capacity, Waiting, dispatch
 from schedules.evaluation.world import (
     Span,
     World,
@@ -56,9 +56,9 @@ class CappedDispatcher:
         """
         if hour // DAY_HOURS != self._day:
             self._day, self._used = hour // DAY_HOURS, 0
-        left = room(self._cap, self._used)
+        left = self._cap - self._used
         chosen = np.arange(len(value))
-        if left is not None and len(value) > left:
+        if self.is_strict and len(value) > left:
             n = len(value)
             none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
             # The number of earlier missed visits is unknown.

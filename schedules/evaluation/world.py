@@ -62,7 +62,6 @@ def even_population(
         min_hours=np.full(n, hours[0]),
         max_hours=np.full(n, hours[1]),
         site_day=np.full(sites, np.inf),
-        site_hour=np.full(sites, np.inf),
         walls=walls_of((zone,), start, stop),
     )
 

@@ -22,8 +22,7 @@ from schedules.feeds.post_rates import (
     table,
 )
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
-from schedules.placement.leveling import leveled
-from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time
+from schedules.placement.load import balanced, even_phase, fullest_week, in_time
 from schedules.population import (
     MONDAY_HOURS,
     Population,
@@ -270,9 +269,6 @@ def plan_feeds(
         schedules = Schedules.even(visits, even_phase(population.key))
         value, worth = (np.full(len(population), np.nan) for _ in range(2))
         bound, price = np.full(len(population), RULE, np.uint8), np.nan
-    caps = Caps.of(terms, population)
-    if caps.by_hour:
-        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
     missed, delay = feed_outlook(posting, window, schedules)
     moved = ~schedules.same_as(current)
     bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)

@@ -1,7 +1,8 @@
 """Balance the load of weeks and days, and describe the caps.
 
 Rare visits move between weeks until weeks differ by at most one visit. A day above its cap gets a
-surcharge, with which the allocation is repeated. `leveling` enforces the caps of hours.
+surcharge, with which the allocation is repeated. Hours are not balanced: a crawl makes the visits
+that exceed an hourly cap in later hours.
 """
 
 from __future__ import annotations
@@ -408,29 +409,21 @@ def fullest_week(schedules: Schedules) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Hold the maximum requests per day and hour, of all sites and of each site (s,)."""
+    """Hold the maximum requests per day, of all sites and of each site (s,)."""
 
     day: float
-    hour: float
     site_day: Floats
-    site_hour: Floats
 
     @classmethod
     def of(cls, terms: Terms, population: Population, share: float = 1.0) -> Caps:
         """Return the caps of a plan, or a share of them for a sample of its targets."""
-        day, hour = terms.daily_cap or np.inf, terms.hourly_cap or np.inf
-        site = population.site_day * share, population.site_hour * share
-        return cls(day * share, hour * share, *site)
+        day = min(terms.daily_cap or np.inf, (terms.hourly_cap or np.inf) * DAY_HOURS)
+        return cls(day * share, population.site_day * share)
 
     @property
     def by_day(self) -> bool:
         """Return whether any day is capped."""
         return bool(np.isfinite(self.day) or np.isfinite(self.site_day).any())
-
-    @property
-    def by_hour(self) -> bool:
-        """Return whether any hour is capped."""
-        return bool(np.isfinite(self.hour) or np.isfinite(self.site_hour).any())
 
 
 def day_surcharges(loads: Loads, caps: Caps, sites: int) -> Floats:
@@ -475,17 +468,16 @@ class _DaySurcharges:
         self.surcharge = np.maximum(whole - price, 0)
 
 
-def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
-    """Return the (s, 7) mean visits of each site on each UTC day of the week.
+def site_hours(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
+    """Return the (s, 168) mean visits of each site in each UTC hour of the week.
 
     offset: (n,) hours ahead of UTC
     """
     evenly = np.where(schedules.every_hours > 0, schedules.visits_per_week, 0.0)
-    even = np.bincount(site, evenly, sites)[:, None] / DAYS
+    even = np.bincount(site, evenly, sites)[:, None] / WEEK_HOURS
     count = np.diff(schedules.first)
-    ahead = np.repeat(offset, count)
-    day = (schedules.slots.astype(np.int64) - ahead) % WEEK_HOURS // DAY_HOURS
-    place = np.repeat(site, count) * DAYS + day
+    hour = (schedules.slots.astype(np.int64) - np.repeat(offset, count)) % WEEK_HOURS
+    place = np.repeat(site, count) * WEEK_HOURS + hour
     weight = np.repeat(1 / schedules.weeks, count)
-    visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)
-    return visits.reshape(sites, DAYS) + even
+    visits = np.bincount(place, weight, sites * WEEK_HOURS).astype(np.float64)
+    return visits.reshape(sites, WEEK_HOURS) + even

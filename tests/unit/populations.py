@@ -47,7 +47,6 @@ def population(
         "parent": np.arange(s), "zones": zones, "open_hours": np.ones((s, WEEK_HOURS), np.bool_),
         "weight": np.ones(n), "cost": np.ones(n), "min_hours": np.ones(n),
         "max_hours": np.full(n, 4.0 * WEEK_HOURS), "site_day": np.full(s, np.inf),
-        "site_hour": np.full(s, np.inf),
         "walls": walls_of(distinct, NOW - 30 * WEEK_HOURS, NOW + 30 * WEEK_HOURS),
     }  # fmt: skip
     return Population(**(fields | own))

@@ -1,4 +1,4 @@
-"""`scrapy db`: manage the embedded MongoDB server, and copy the database to another server."""
+"""`scrapy db`: manage the embedded MongoDB server."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import (
-    FreshetCommand,
-    print_json,
-    refuse_left_over,
-    usage_error,
-    with_database,
-)
+from crawler.cli.base import FreshetCommand, print_json, refuse_left_over, usage_error
 from crawler.errors import ConfigError
-from crawler.utils.terminal import print_line, working
-from crawler.utils.text import count
+from crawler.utils.terminal import print_line
 
-COPY = "copy"
-ACTIONS = ("start", "stop", "status", "uri", COPY)
+ACTIONS = ("start", "stop", "status", "uri")
 
 
 class ServerUri(TypedDict):
@@ -48,29 +40,17 @@ class ServerState(TypedDict):
     """The server's log file."""
 
 
-class CopyReport(TypedDict):
-    """Copied data."""
-
-    to: str
-    """MongoDB URI of the copy, without its password."""
-    documents: int
-    """Number of documents."""
-    collections: dict[str, int]
-    """Number of documents by collection."""
-
-
 class Command(FreshetCommand):
-    """Start, stop or show the embedded server, or copy the database."""
+    """Start, stop or show the embedded server."""
 
-    arguments = ("start|stop|status|uri|copy", "[TO_URI]")
-    summary = "Start, stop or show the embedded MongoDB server; copy the database to another server"
+    arguments = ("start|stop|status|uri",)
+    summary = "Start, stop or show the embedded MongoDB server"
     example = "mongosh $(scrapy db uri)"
     documents: ClassVar = {
         "scrapy db start --json": ServerState,
         "scrapy db stop --json": ServerState,
         "scrapy db status --json": ServerState,
         "scrapy db uri --json": ServerUri,
-        "scrapy db copy URI --json": CopyReport,
     }
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -78,10 +58,7 @@ class Command(FreshetCommand):
         action = args[0]
         if action not in ACTIONS:
             raise usage_error(f"unknown action {action!r}. Available: {', '.join(ACTIONS)}")
-        refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,), self.options)
-        if action == COPY:
-            self._copy(args[1], opts)
-            return
+        refuse_left_over(args, (action,), self.options)
         if action == "uri":
             from crawler.storage.client import server_uri
 
@@ -129,24 +106,3 @@ class Command(FreshetCommand):
             "folder": str(server.folder),
             "log": str(server.log),
         }
-
-    def _copy(self, uri: str, opts: argparse.Namespace) -> None:
-        from crawler.storage.client import Database, server_uri, without_password
-        from crawler.storage.transfer import copy, target_of, writers_locked_out
-
-        config = self.config
-
-        async def copy_locked(source: Database) -> dict[str, int]:
-            async with target_of(uri, config) as target, writers_locked_out(source, config):
-                return await copy(source, target, server_uri(config), progress)
-
-        with working(config.progress, "opening the databases") as progress:
-            counts = with_database(config, copy_locked)
-        to = without_password(uri)
-        if opts.json:
-            print_json(CopyReport(to=to, documents=sum(counts.values()), collections=counts))
-            return
-        copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
-        print_line(
-            f"copied {copied} to {to}. Set MONGO_URI to this server; the source is unchanged"
-        )

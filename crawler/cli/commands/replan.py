@@ -94,11 +94,6 @@ class Command(FreshetCommand):
             "to fit into the memory of a process (default: one for each 100,000 targets)",
         )  # fmt: skip
         parser.add_argument(
-            "--history-from", metavar="FOLDER",
-            help="read the history of pages from the visits of this export (scrapy export visits), "
-            "a folder or a URL, instead of the database",
-        )  # fmt: skip
-        parser.add_argument(
             "--dry-run", action="store_true", help="print the plan without storing it"
         )
 
@@ -119,9 +114,7 @@ class Command(FreshetCommand):
         )
         options.check()
         shared = opts.shared_budget or self.config.shared_budget
-        order = ReplanRequest(
-            options, opts.spider, opts.kind, shared, opts.dry_run, opts.history_from
-        )
+        order = ReplanRequest(options, opts.spider, opts.kind, shared, opts.dry_run)
         if opts.shards is not None and (opts.engine == LOCAL or opts.shards < 1):
             raise ConfigError("--shards needs a number from 1, and --engine processes or dask://")
         try:

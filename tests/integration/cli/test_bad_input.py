@@ -229,3 +229,10 @@ def test_server_that_refuses_the_user_is_reported_with_a_fix(freshet: Freshet) -
             checked = freshet("doctor", "--quick", MONGO_URI=f"{given}/shop")
             shown = " ".join(checked.out.split())
             assert (checked.code, problem in shown) == (1, True), shown
+
+
+def test_invalid_database_address_is_a_one_line_error(freshet: Freshet) -> None:
+    result = freshet("targets", MONGO_URI="localhost")
+    assert result.code == 1
+    assert result.complaint.startswith("scrapy targets: MONGO_URI: Invalid URI scheme")
+    assert "unexpected argument" in freshet("db", "uri", "mongodb://x").err

@@ -59,7 +59,6 @@ NOT_RUN = (
     ("genspider",), ("simulate", "feeds", "--posts"), ("notify", "test"), ("notify", "retry"),
     ("web", "user"), ("web", "token"), ("web", "--public-url"),
     ("replan", "--engine", "dask://scheduler.example:8786"),
-    ("replan", "--history-from", "s3://bucket/freshet"),
 )  # fmt: skip
 SETTINGS = """
 from crawler.settings import *
@@ -200,7 +199,7 @@ class Sandbox:
 
     def prepare(self, line: Line) -> None:
         """Create an empty database, a dead letter or an archive, if a command line requires it."""
-        if line.begins(("db", "copy"), ("restore",)):
+        if line.begins(("restore",)):
             self.free.client.drop_database(self.free.name)
         if line.begins(("deadletters", "retry"), ("deadletters", "drop")):
             url = self.real(line.words[-1])

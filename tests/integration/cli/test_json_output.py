@@ -58,7 +58,6 @@ COMMANDS = {
     "scrapy cron --json": "cron",
     "scrapy cron --systemd --json": "cron --systemd",
     "scrapy dashboards build TEMPLATES --json": "dashboards build",
-    "scrapy db copy URI --json": "db copy {free}",
     "scrapy db start --json": "db start",
     "scrapy db status --json": "db status",
     "scrapy db stop --json": "db stop",

@@ -311,6 +311,43 @@ def test_the_hourly_cap_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None
         assert f"because the plan's cap of {named} is reached (to raise it: scrapy replan --" in log
 
 
+SITE_CAP = (
+    "the site's cap of 5 requests an hour is reached (requests_per_hour in the site definition; "
+    "later runs continue)"
+)
+
+
+def test_the_hourly_cap_of_a_site_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None:
+    for hours, visits, left in [(25.1, 5, 8), (25.2, 0, 8), (26.1, 5, 3), (27.1, 3, 0)]:
+        log = crawl(hours, requests_per_hour=5)
+        assert sum(asked(pages).values()) == EVERYTHING - left
+        (line,) = [line for line in log.splitlines() if " visited" in line]
+        assert (f"{visits} visited: " if visits else f"nothing visited: {left} targets") in line
+        assert (SITE_CAP in line) == bool(left)
+        assert last_run(crawled).get("over_cap", 0) == left
+    assert set(asked(pages).values()) == {1}
+
+
+def test_a_full_run_keeps_the_hourly_cap_of_the_site(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    cap(crawled, daily_cap=2)
+    log = crawl(25.1, "-a", "full=1", requests_per_hour=5)
+    assert sum(asked(pages).values()) == 5
+    assert f"still due because {SITE_CAP}; full run: the plan's cap of 2 requests a day was" in log
+
+
+def test_tightest_of_the_caps_of_plan_and_site_is_kept(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    cap(crawled, hourly_cap=3)
+    assert "the plan's cap of 3 requests an hour is reached" in crawl(25.1, requests_per_hour=5)
+    assert sum(asked(pages).values()) == 3
+    crawled.plans.update_one({}, {"$set": {"hourly_cap": 7}})
+    assert f"because {SITE_CAP}" in crawl(25.2, requests_per_hour=5)
+    assert sum(asked(pages).values()) == 5
+
+
 def test_everything_due_is_fetched_without_cap(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     cap(crawled, daily_cap=0)
     log = crawl(25.5)

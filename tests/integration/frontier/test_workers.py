@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,21 @@ def test_three_workers_fetch_each_page_once(
     (summary,) = [line for log in logs for line in log.splitlines() if "accuracy 100" in line]
     assert f"{fetched} visited: {fetched} new" in summary
     assert keys_in(redis, database) == []
+
+
+def test_hourly_cap_of_a_site_holds_for_all_workers(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, requests_per_hour=25)
+    now = datetime.now(UTC)
+    begins = now.replace(minute=1, second=0, microsecond=0) - now
+    for hour, total in ((0, 25), (1, 50), (2, 1 + ITEMS // 10 + ITEMS)):
+        offset = (begins + timedelta(hours=hour)) / timedelta(hours=1)
+        logs = ended(start(freshet, wrapper, redis, 3, FRESHET_CLOCK_OFFSET_HOURS=offset))
+        assert sum(asked(pages).values()) == database.visits.count_documents({}) == total
+        reached = "the site's cap of 25 requests an hour is reached" in "".join(logs)
+        assert reached == (total < 1 + ITEMS // 10 + ITEMS)
+    assert set(asked(pages).values()) == {1}
 
 
 def test_leases_of_killed_worker_are_taken_over(

@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
@@ -120,6 +121,21 @@ def test_change_is_found_at_the_next_visit(freshet: Freshet, database: Db, pages
         assert (sums["failed"], sums["new"]) == (0, 3)
     assert service.of("shop")["changed"] == 1
     assert len(service.err.splitlines()) <= sum(row["runs"] for row in service.done["spiders"])
+
+
+def test_pages_over_the_hourly_cap_of_a_site_are_fetched_in_the_next_hour(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, "shop", items=9)
+    now = datetime.now(UTC)
+    # The service begins in the last seconds of an hour.
+    offset = (now.replace(minute=59, second=40, microsecond=0) - now) / timedelta(hours=1)
+    site = wrapper(freshet, pages, "shop", requests_per_hour=6)
+    with Service(freshet, site, FRESHET_CLOCK_OFFSET_HOURS=offset):
+        until(lambda: database.visits.count_documents({}) == 10, seconds=120)
+    check_request_log(database, pages, "shop", items=9)
+    hours = Counter(visit["at"].hour for visit in database.visits.find())
+    assert sorted(hours.values()) == [4, 6]
 
 
 def test_sigterm_finishes_requests_in_flight(freshet: Freshet, database: Db, pages: Pages) -> None:

@@ -73,8 +73,12 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     assert [day for day in days if day in ("Mon", "Sun", "all")] == ["Mon", "Sun", "all"]
     assert plan_of(freshet)["pages"] is None
 
-    scrapy(freshet, "replan", "--policy", "uniform", "--budget", "30")
+    scrapy(freshet, "replan", "--policy", "uniform", "--budget", "30", "--hourly-cap", "3")
     shown = scrapy(freshet, "plan").out
+    later = (
+        "crawls of shop make at most 3 requests an hour; visits above that are made in later hours"
+    )
+    assert later in " ".join(shown.split())
     assert "60 targets visited at even intervals: 30.0 requests a day, at any hour" in shown
 
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 from crawler.items import Kind
-from crawler.storage.schema import prepare
-from tests.bench.planned import target_row, visit_rows
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
-from tests.integration.known_pages import HOUR, NOW, clock, never_seen, on, page, put, spread
+from tests.integration.known_pages import HOUR, NOW, clock, never_seen, page, put, spread
 from tests.integration.planning.test_silence import SHOP, regular, shop, shop_of_fields
 
 Stored = tuple[Db, str]
@@ -234,58 +231,3 @@ def test_dask_is_optional(stored: Stored, freshet: Freshet, tmp_path: Path) -> N
     done = freshet("replan", "--engine", address, hours=clock(), PYTHONPATH=tmp_path)
     assert done.code == 1
     assert "needs the package distributed. Install it with pip" in done.complaint
-
-
-def put_log(db: Db, uri: str, targets: int) -> None:
-    """Store targets of three sites with their visits, as crawls do."""
-    on(uri, prepare)
-    end = int(NOW.timestamp() // 60) - 700
-    at = end - 1440 * np.arange(19, -1, -1)
-    rows, log = [], []
-    for i in range(targets):
-        changed = np.random.default_rng(i).random(20) < 0.05 * (i % 10)
-        changed[0] = False
-        row = target_row(i, at + i % 600, changed)
-        del row["plan"]
-        rows.append(row)
-        log += visit_rows(row, at + i % 600, changed)
-    db.targets.insert_many(rows, bypass_document_validation=True)
-    db.visits.insert_many(log, bypass_document_validation=True)
-
-
-def test_history_can_be_read_from_parquet_files(
-    stored: Stored, freshet: Freshet, tmp_path: Path
-) -> None:
-    db, uri = stored
-    put_log(db, uri, 45)
-    expected = planned(freshet, *BUDGET)
-    plan = schedules(db)
-    folder = tmp_path / "export"
-    done = run(freshet, "export", "visits", folder, hours=clock())
-    assert done.code == 0, done.err
-    db.visits.delete_many({})
-    db.targets.update_many({}, {"$unset": {"history": "", "plan": ""}})
-    for args in ((), (*PROCESSES, "--shards", 3)):
-        db.plans.delete_many({})
-        db.targets.update_many({}, {"$unset": {"plan": ""}})
-        made = planned(freshet, *BUDGET, "--history-from", folder, *args)
-        assert comparable(made) == comparable(expected)
-        assert schedules(db) == plan
-
-
-def test_unreadable_histories_are_one_line_errors(
-    stored: Stored, freshet: Freshet, tmp_path: Path
-) -> None:
-    db, uri = stored
-    put(db, uri, pages()[:9])
-    empty = run(freshet, "replan", "--history-from", tmp_path, hours=clock())
-    assert empty.code == 1
-    assert "no Parquet files with visits of news, shop. Export them with" in empty.complaint
-    file = tmp_path / "visits" / "spider=shop" / "day=2026-02-09" / "part-00000.parquet"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"PAR1 is how it begins")
-    for args in ((), PROCESSES):
-        broken = run(freshet, "replan", "--history-from", tmp_path, *args, hours=clock())
-        assert broken.code == 1
-        assert f"{file}: cannot be read as visits" in broken.complaint
-    assert db.plans.count_documents({}) == 0

@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,52 @@ from bson import encode, json_util
 from crawler.storage.client import VERSION
 from crawler.storage.schema import INDEXES, RESTORING, prepare
 from tests.conftest import Databases
-from tests.integration.harness import Db, Freshet, Row
+from tests.integration.harness import Db, Freshet, Pages, Row, asked
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
 from tests.integration.once import left_in
-from tests.integration.second_mongod import Client
-from tests.integration.storage.test_db_copy import LONG_AGO, VISIT, elsewhere, filled, other, shapes
+from tests.integration.second_mongod import Client, second_mongod
 
 pytestmark = pytest.mark.soak
 
-__all__ = ["elsewhere", "filled", "other"]
+LONG_AGO = datetime.now(UTC) - timedelta(hours=30)
+VISIT = {"spider": "shop", "target": "https://s.example/", "outcome": "new", "changed": 0}
 OLD = {"_id": "old", "spider": "old", "target": "https://o.example/", "at": LONG_AGO,
        "content_hash": "h", "content": {}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[tuple[Client, str]]:
+    """Run another server; yield its client and URI."""
+    with second_mongod() as made:
+        yield made
+
+
+@pytest.fixture
+def other(elsewhere: tuple[Client, str], database: Db) -> Iterator[tuple[Db, str]]:
+    """Yield an empty database on the other server, and its URI."""
+    client, uri = elsewhere
+    name = f"other_{database.name}"[:38]
+    try:
+        yield client[name], f"{uri}/{name}"
+    finally:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def filled(stored: tuple[Db, str]) -> Db:
+    """Return a database with documents of many kinds."""
+    db, uri = stored
+    on(uri, prepare)
+    db.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
+    db.versions.insert_one(
+        {"_id": "v", "spider": "shop", "target": "t", "content_hash": "h", "at": LONG_AGO,
+         "content": {"title": "é" * 1000, "n": 1.5}},
+    )  # fmt: skip
+    db.runs.insert_one({"spider": "shop", "started": LONG_AGO, "finished": None})
+    db.meta.insert_one({"_id": "duplicates", "scheme": "characters-3", "backend": "mongodb"})
+    return db
 
 
 @pytest.fixture
@@ -71,6 +105,15 @@ def failing(command: str, skip: int, client: Client) -> Iterator[None]:
         client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
+def shapes(db: Db) -> dict[str, Row]:
+    """Return the options and indexes of each collection."""
+    found: dict[str, Row] = {}
+    for row in db.list_collections(filter={"type": "collection"}):
+        indexes = {row["name"]: row for row in db[row["name"]].list_indexes()}
+        found[row["name"]] = {"options": row["options"], "indexes": indexes}
+    return found
+
+
 def one_line(text: str) -> str:
     """Return a wrapped text as one line."""
     return " ".join(text.split())
@@ -103,6 +146,25 @@ def test_a_restored_database_equals_the_original(
     assert list(target_db.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
     assert shapes(target_db) == here
     assert [p.name for p in tmp_path.glob(".*part")] == []
+
+
+def test_crawls_continue_on_another_server(
+    freshet: Freshet, database: Db, other: tuple[Db, str], pages: Pages, tmp_path: Path
+) -> None:
+    pages.list("list.html", ["/item-a.html"])
+    pages.item("item-a.html", "A")
+    wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
+    freshet.crawl(wrapper)
+    target_db, uri = other
+    # Another command has created the collections.
+    assert run(freshet, "targets", MONGO_URI=uri).code == 0
+    assert run(freshet, "backup", tmp_path / "backup.zip").code == 0
+    assert run(freshet, "restore", tmp_path / "backup.zip", MONGO_URI=uri).code == 0
+    assert left_in(target_db) == left_in(database)
+    assert shapes(target_db) == shapes(database)
+    pages.clear_log()
+    freshet.crawl(wrapper, MONGO_URI=uri)
+    assert not asked(pages), "only targets due in the original are due on the other server"
 
 
 def test_restore_replaces_existing_data_only_on_request(
@@ -189,10 +251,14 @@ def test_failed_backup_leaves_no_file(
     missing = tmp_path / "none" / "backup.zip"
     assert "No such file or directory" in run(freshet, "backup", missing).complaint
     filled.runs.insert_one({"spider": "shop", "started": LONG_AGO})
-    with holding(freshet.env["MONGO_URI"], "crawl shop"):
-        done = run(freshet, "backup", path)
-        assert "shop is being crawled" in done.complaint
-        assert "Wait until it has finished, or stop it" in done.complaint
+    running = {"crawl shop": "shop is being crawled"} | {
+        name: f"{name} is running" for name in ("replan", "duplicates rebuild", "feeds push")
+    }
+    for lease, problem in running.items():
+        with holding(freshet.env["MONGO_URI"], lease, elsewhere=True):
+            done = run(freshet, "backup", path)
+        assert f"{problem} on far (process 7) since " in done.complaint
+        assert done.complaint.endswith("Wait until it has finished, or stop it")
     assert [file.name for file in tmp_path.iterdir() if "backup" in file.name] == []
 
 
@@ -326,7 +392,7 @@ def test_indexes_and_marks_of_a_backup_are_ignored(
     freshet: Freshet, backup: Path, filled: Db
 ) -> None:
     index = {"key": {"at": 1}, "name": "old", "expireAfterSeconds": 1}
-    marks = {"copying": "mongodb://evil.example", "restoring": {"from": 3}}
+    marks = {"restoring": {"from": 3}}
     meta = list(filled.meta.find({"_id": {"$ne": "schema"}}))
     meta.append({"_id": "schema", "version": VERSION} | marks)
     here = shapes(filled)

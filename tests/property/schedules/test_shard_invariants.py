@@ -65,15 +65,12 @@ def planned(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("hourly", [None, 1.1])
 @given(SEEDS, st.sampled_from([1.02, 1.5, 4.0]))
 @settings(max_examples=2)
-def test_plan_does_not_depend_on_shard_count(hourly: float | None, seed: int, share: float) -> None:
+def test_plan_does_not_depend_on_shard_count(seed: int, share: float) -> None:
     some, past = case(seed, 90)
     budget = min_per_day(some) * share
-    terms = Terms(
-        budget_per_day=budget, daily_cap=1.1 * budget, hourly_cap=hourly and hourly * budget / 24
-    )
+    terms = Terms(budget_per_day=budget, daily_cap=1.1 * budget)
     none = Schedules.none(len(some))
     try:
         whole = plan(some, past, terms, NOW)

@@ -164,7 +164,7 @@ def test_services_depend_on_and_reach_their_servers(compose: Part, name: str) ->
     servers = {part: env[key].split("//")[1].split(":")[0] for key, part in
                (("MONGO_URI", "mongo"), ("REDIS_URL", "valkey"))}  # fmt: skip
     assert servers == {"mongo": "mongo", "valkey": "valkey"}
-    assert with_database(env["MONGO_URI"], "other", "").endswith("/freshet")
+    assert with_database(env["MONGO_URI"], "other").endswith("/freshet")
     assert service["depends_on"] == {server: {"condition": "service_healthy"} for server in servers}
     for server in servers:
         assert "healthcheck" in compose["services"][server]

@@ -190,6 +190,28 @@ def test_warns_about_site_with_too_low_cap() -> None:
     ]
 
 
+def test_warns_about_hours_with_more_visits_than_the_caps() -> None:
+    # All are visited daily at midnight.
+    busy = [page(f"{n}", changes=daily(set(range(1, 20)))) for n in range(8)]
+    site = Site("shop", requests_per_hour=2, at=NOW)
+    options = PlanOptions(policy="groups", hourly_cap=5)
+    document = made(busy, options, NOTHING, site).document
+    assert document["warnings"] == [
+        f"{name} is below the 8 visits that are planned in one hour; crawls make the others in the "
+        "hours after it"
+        for name in ("the hourly cap 5", "shop: requests_per_hour 2")
+    ]
+    enough = made(busy, replace(options, hourly_cap=8), NOTHING, Site("shop", at=NOW)).document
+    assert enough["warnings"] == []
+
+
+def test_low_hourly_cap_is_compared_with_open_hours() -> None:
+    site = Site("shop", visiting_hours=("Mon 08:00-10:00",), requests_per_hour=6, at=NOW)
+    document = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
+    (warning,) = [words for words in document["warnings"] if "fall behind" in words]
+    assert warning.startswith("shop: requests_per_hour 6 is below the 7 that its targets need")
+
+
 def test_warns_about_fixed_times_in_closed_hours() -> None:
     closed = Site("shop", visiting_hours=("Mon-Fri 08:00-18:00",), at=NOW)
     document = made(pages(8), PlanOptions(policy="groups"), NOTHING, closed).document

@@ -82,22 +82,18 @@ def test_more_requests_never_increase_staleness(population: Population) -> None:
     assert (np.diff(curve.age_days, axis=0) <= 0.05).all()
 
 
-def test_sites_stay_within_daily_and_hourly_caps(population: Population) -> None:
+def test_sites_stay_within_daily_caps(population: Population) -> None:
     estimates = estimate(population, histories(N))
     prices = price_grid(estimates, AIM, 24)
     free = demand(estimates, np.ones(N), AIM, prices)
     caps = free.requests_per_day[12]
-    daily, hourly = (np.arange(population.sites) == site for site in (2, 3))
-    limits = {
-        "site_day": np.where(daily, caps, np.inf),
-        "site_hour": np.where(hourly, caps / 24, np.inf),
-    }
-    limited = estimate(replace(population, **limits), histories(N))
+    capped = np.isin(np.arange(population.sites), (2, 3))
+    limits = np.where(capped, caps, np.inf)
+    limited = estimate(replace(population, site_day=limits), histories(N))
     curve = demand(limited, np.ones(N), AIM, prices)
     assert curve.requests_per_day.max(axis=0)[2:4] == pytest.approx(caps[2:4])
     assert curve.stale[-1, 2:4] == pytest.approx(free.stale[12, 2:4])
-    others = ~(daily | hourly)
-    assert np.allclose(curve.stale[:, others], free.stale[:, others])
+    assert np.allclose(curve.stale[:, ~capped], free.stale[:, ~capped])
 
 
 def test_sample_represents_every_site() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.config import Config
-from schedules.dispatch import POLICIES, Capacity, Due, dispatch, least, room
+from schedules.dispatch import POLICIES, Capacity, Due, dispatch
 
 HOUR = 3600.0
 
@@ -128,18 +128,3 @@ def test_capacity_is_respected_without_duplicates(
 
 def test_setting_accepts_every_policy() -> None:
     assert get_args(Config.model_fields["dispatch"].annotation) == POLICIES
-
-
-@pytest.mark.parametrize(
-    ("cap", "used", "left"), [(0, 9, None), (10, 0, 10), (10, 9, 1), (10, 10, 0), (10, 15, 0)]
-)
-def test_room_is_cap_minus_used_requests(cap: int, used: int, left: int | None) -> None:
-    assert room(cap, used) == left
-
-
-@pytest.mark.parametrize(
-    ("rooms", "tightest"),
-    [((), None), ((None,), None), ((None, 3), 3), ((7, 3), 3), ((0, None), 0)],
-)
-def test_least_returns_tightest_cap(rooms: tuple[int | None, ...], tightest: int | None) -> None:
-    assert least(*rooms) == tightest

@@ -50,7 +50,7 @@ def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
         key=feeds.key, site=zeros, group=zeros, parent=np.zeros(1, np.int64), zones=(UTC,),
         open_hours=np.ones((1, WEEK_HOURS), np.bool_), weight=np.ones(N), cost=np.ones(N),
         min_hours=np.ones(N), max_hours=np.full(N, MAX_FEED_WEEKS * 168.0),
-        site_day=np.full(1, np.inf), site_hour=np.full(1, np.inf),
+        site_day=np.full(1, np.inf),
         walls=walls_of((UTC,), SPAN.start - 2160, STOP),
     )  # fmt: skip
     return past, population

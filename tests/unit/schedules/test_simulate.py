@@ -35,7 +35,6 @@ def population_of(n: int, zone: ZoneInfo = UTC, longest: float = 672.0) -> Popul
         min_hours=np.ones(n),
         max_hours=np.full(n, longest),
         site_day=np.full(2, np.inf),
-        site_hour=np.full(2, np.inf),
         walls=walls_of(tuple(dict.fromkeys((zone, UTC))), SPAN.start, MONDAY + 60 * WEEK),
     )
 

@@ -36,7 +36,7 @@ from crawler.extract.keys import CategoryRule
 from crawler.extract.notification_rules import Rule
 from crawler.extract.site_definition import Wrapper
 from crawler.notify.channels import Channel, Smtp
-from crawler.ops.metrics import of_processes
+from crawler.ops.service_metrics import of_processes
 from crawler.reports.metrics import Described, of_database
 from crawler.storage.schema import VALIDATORS
 from spiders.feeds import FeedsArguments

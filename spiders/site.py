@@ -109,7 +109,7 @@ def stored_definitions(config: Config, names: Iterable[str] | None = None) -> di
     Raises StorageError or ConfigError.
     """
     from crawler.storage import sites
-    from crawler.storage.client import opened
+    from crawler.storage.store import opened
 
     async def read() -> dict[str, Definition]:
         async with opened(config) as db:

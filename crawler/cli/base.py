@@ -332,7 +332,7 @@ def with_database(
 ) -> T:
     """Open the database and return the result of `work`. prepares: as in `Store.open`."""
     # The driver is slow to import, and --help does not need it.
-    from crawler.storage.client import opened
+    from crawler.storage.store import opened
 
     async def run() -> T:
         async with opened(config, prepares=prepares) as db:

@@ -24,10 +24,11 @@ from crawler.dedup.posts import ALONE, Candidate, id_of
 from crawler.dedup.sketch import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.storage import leases
-from crawler.storage.client import opened, storage_errors
+from crawler.storage.client import storage_errors
 from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
+from crawler.storage.store import opened
 from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.process import INTERRUPTED, Say, interruptible
 from crawler.utils.terminal import complain, escaped_json, print_line, working

@@ -21,9 +21,9 @@ from bson import ObjectId
 from scrapy import Request
 
 from crawler.errors import FreshetError, StorageError
+from crawler.frontier.admission import Admission, chosen
 from crawler.frontier.leases import LEASES_PER_REQUEST, Worker, own_name
 from crawler.frontier.lifecycle import Counts, whole
-from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.run_state import Tally
 from crawler.items import CELL, Target
 from crawler.storage import due, recovery, runs

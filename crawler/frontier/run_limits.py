@@ -1,8 +1,4 @@
-"""Limit the requests of a run, and order its due targets if it cannot visit all of them.
-
-Limits are the caps of the plan and of the site, the limit of the run, visiting hours, and limits
-per host. Both frontiers use this module, so a run ends in the same way with and without Redis.
-"""
+"""Limits of the requests of a run: caps of the plan and the site, visiting hours, hosts."""
 
 from __future__ import annotations
 
@@ -10,28 +6,21 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from crawler.extract.list_wrappers import FeedsWrapper, connections_by_host
 from crawler.extract.site_definition import Wrapper
-from crawler.storage import due, leases, targets, visits
-from crawler.storage.client import Database, Document, MongoRetry, in_batches
-from crawler.storage.due import DueTargets, VisitShare
+from crawler.storage import leases, visits
+from crawler.storage.client import Database, Document, MongoRetry
 from crawler.storage.leases import Lease
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from schedules.dispatch import Capacity, dispatch, equal_ratio
-from schedules.history import Floats
 
 if TYPE_CHECKING:
-    from crawler.frontier.run import Run
+    pass
 
 logger = logging.getLogger(__name__)
 # Other runs use the same caps, so visits in the database are counted again after this time.
@@ -282,102 +271,3 @@ class HostLimits:
         capped = [host for host, n in self.requests.items() if self.cap and n >= self.cap]
         held = [host for host, until in self.holds.items() if until > now + patience]
         return sorted({*capped, *held, *self.given_up})
-
-
-class Admission:
-    """Decides how many targets a run may hand out now.
-
-    limit:      maximum number of targets of the run (`-a limit`); None: no limit
-    handed_out: number of targets handed out so far by all processes
-    """
-
-    def __init__(self, run: Run, limit: int | None) -> None:
-        self._run = run
-        self._limit = limit
-        self.handed_out = 0
-
-    @property
-    def is_spent(self) -> bool:
-        """Return whether the run has handed out as many targets as its limit allows."""
-        return self._limit is not None and self.handed_out >= self._limit
-
-    async def admit(self, max_targets: int, under_way: int) -> int | None:
-        """Return how many of `max_targets` targets to hand out now; None ends the run and logs why.
-
-        under_way: number of targets that are queued or in progress. Some may already be stored and
-                   would count twice, so the caps end the run only when there are none; until then,
-                   0 is returned
-        """
-        run, allowance = self._run, self._run.allowance
-        refused, allowed = None, 0
-        if self._limit is not None:
-            max_targets = min(max_targets, self._limit - self.handed_out)
-        if self.is_spent:
-            refused = "over_limit", f"limit reached (-a limit={self._limit})"
-        elif not allowance.is_open():
-            refused = "closed", "outside the site's visiting hours (visiting_hours, blackout)"
-        else:
-            allowed = await allowance.some(max_targets, under_way)
-            if max_targets and not allowed and not under_way:
-                refused = "over_cap", allowance.reached
-        if refused is None:
-            return allowed
-        name, reason = refused
-        count = partial(targets.count_due, run.db, run.spider, run.started)
-        run.state.counts[name] = left = max(0, await run.patience.read(count) - under_way)
-        if left:
-            logger.info("%s: %s; %d targets remain due", run.spider, reason, left)
-        return None
-
-
-async def chosen(run: Run, size: int) -> AsyncIterator[list[str]]:
-    """Yield the keys of the targets to fetch in dispatch order, in lists of `size`.
-
-    Yields nothing if the run can fetch all due targets: dispatch only matters if a cap or a
-    CLOSESPIDER_* setting may end the run before that.
-    """
-    limits, db, spider = run.limits, run.db, run.spider
-    room = await run.allowance.room(0)
-    caps = (room, limits.cap or None)
-    is_short = any(cap is not None and run.state.due_at_start > cap for cap in caps)
-    if not is_short and not run.may_end_early:
-        return
-    # Pages of paused hosts would take the places of others.
-    closed = run.closed_hosts()
-    candidates = await run.patience.read(partial(due.read, db, spider, run.started, closed))
-    longest = run.config.longest_hours(feeds=isinstance(run.wrapper, FeedsWrapper))
-    waiting = candidates.waiting.due(longest, by_time=run.is_timed)
-    # Array (h,): number of requests that each host may still get.
-    of_host = None
-    if limits.cap:
-        spent = np.array([limits.requests[host] for host in candidates.hosts], np.int64)
-        of_host = np.maximum(limits.cap - spent, 0)
-    served = await run.patience.read(partial(_served, run, candidates))
-    capacity = Capacity(requests=room, of_host=of_host)
-    best = dispatch(run.config.dispatch, waiting, capacity, served)
-    if len(best) < len(waiting):
-        logger.info(
-            "%s: %d targets due, %d can be fetched; chosen by %s",
-            spider, len(waiting), len(best), run.config.dispatch,
-        )  # fmt: skip
-    for part in in_batches(best.tolist(), size):
-        yield [candidates.ids[i] for i in part]
-
-
-async def _served(run: Run, candidates: DueTargets) -> float | Floats:
-    """Return the ratio of visits to planned visits that all targets would get if it were equal.
-
-    If requests are limited, that is the spider's ratio so far. If time is limited, each host has
-    its own ratio; the ratio of a database follows from the load of its cells and its connections.
-    """
-    if not run.is_timed:
-        return await due.served(run.db, run.spider)
-    of_host = await due.served_of_hosts(run.db, run.spider)
-    at_a_time = connections_by_host(run.wrapper)
-    equal = np.ones(len(candidates.hosts))
-    for number, host in enumerate(candidates.hosts):
-        served = of_host.get(host, VisitShare())
-        is_database = host in at_a_time
-        equal[number] = equal_ratio(served.load / at_a_time[host]) if is_database else served.share
-    ratios: Floats = equal[candidates.waiting.host]
-    return ratios

@@ -25,11 +25,12 @@ from crawler.frontier.run import Run, in_line
 from crawler.frontier.run_limits import Allowance
 from crawler.items import Fetched, Skipped, Target, Visit
 from crawler.storage import alarms, cells, plans, posts, runs, sampling_phases, targets
-from crawler.storage.client import SKEW_SECONDS, MongoRetry, Store, skew_text
+from crawler.storage.client import SKEW_SECONDS, MongoRetry, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.old_contents import OldContents
+from crawler.storage.store import Store
 from crawler.storage.writer import BothLeases, Surroundings, Writer
 from crawler.utils.time import Clock
 

@@ -17,7 +17,8 @@ from crawler.errors import ConfigError, suggestion_or_all
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
-from crawler.storage.client import Database, opened
+from crawler.storage.client import Database
+from crawler.storage.store import opened
 from spiders.site import CellsSpider, lacks_file, spider_of
 from spiders.wrapper import WrapperSpider
 

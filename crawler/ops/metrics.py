@@ -1,4 +1,4 @@
-"""Metrics of a process: its crawl runs, the service's periodic jobs, and the file with the metrics.
+"""Metrics of a process: its crawl runs, and the file with the metrics.
 
 Counters of runs are computed on export from the stats that a crawl collects anyway, so they add no
 cost to the crawl. `freshet-NAME.prom` is a file for node_exporter's textfile collector. Concurrent
@@ -14,11 +14,9 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 from prometheus_client import (
@@ -41,15 +39,8 @@ from crawler.errors import Busy, ConfigError, OffLimits
 from crawler.fetch.downloader import NotRequested, RunEnded
 from crawler.frontier.run import Run
 from crawler.items import Outcome, Visit
-from crawler.ops.extensions import Metrics
-from crawler.ops.schedule import FAILED, JOB_NAMES
-from crawler.reports.metrics import Described, Values, by_spider, described
-from crawler.storage.client import Store
+from crawler.reports.metrics import Values, by_spider
 from crawler.utils.time import Clock
-from crawler.web.options import Address
-
-if TYPE_CHECKING:
-    from crawler.ops.service import Report
 
 logger = logging.getLogger(__name__)
 LAST_SUCCESS = "freshet_run_last_success_timestamp_seconds"
@@ -102,9 +93,6 @@ MAX_SAME_NAME = 64
 WRITE_SECONDS = 10.0
 # A file that was not written for this long belongs to a spider that is no longer crawled.
 MAX_FILE_AGE_SECONDS = 40 * 24 * 3600.0
-# The service's name in file names, and the option for its address.
-SERVICE, OPTION = "refresh", "--metrics"
-PING_SECONDS = 2.0
 
 Counts = Counter[tuple[str, str]]
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -112,7 +100,8 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 Samples = dict[str, dict[Key, Sample]]
 
 
-def _counter(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
+def counter(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
+    """Return a counter with these values by labels."""
     family = CounterMetricFamily(name, text, labels=labels)
     for label_values, value in values:
         family.add_metric(label_values, value)
@@ -151,10 +140,10 @@ class RunsCollector(Collector):
             now[run.spider].update(counted(run))
         for name, text in PLAIN.items():
             values = (((spider,), counts[name, ""]) for spider, counts in now.items())
-            yield _counter(name, text, ["spider"], values)
+            yield counter(name, text, ["spider"], values)
         for name, (text, label, labels) in LABELED.items():
             each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
-            yield _counter(name, text, ["spider", label], each)
+            yield counter(name, text, ["spider", label], each)
         in_flight = ((run.spider, len(run.in_flight)) for run in self._in_progress)
         text = "Number of targets taken from the queue and not stored yet."
         yield by_spider("freshet_targets_in_flight", text, in_flight)
@@ -405,14 +394,12 @@ class Export:
 
     def begin(self) -> None:
         """Start collecting metrics of all runs of this process."""
-        Metrics.of_process = self.metrics
         self._start(self.metrics.watch_lag())
         if self._file is not None:
             self._start(self._file.keep_writing())
 
     def end(self) -> None:
         """Stop collecting and write the file for the last time."""
-        Metrics.of_process = None
         for task in self._tasks:
             task.cancel()
         if self._file is not None:
@@ -420,77 +407,3 @@ class Export:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
-
-
-class ServiceCollector(Collector):
-    """Counts the service's failed runs, including those that could not start, and periodic jobs."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counters."""
-        # Two jobs may run the same spider: one by its name, one by its file.
-        failed: Counter[str] = Counter()
-        for word, sums in self._report.sums.items():
-            failed[self._report.names[word]] += sums["failed"]
-        text = "Number of failed crawl runs of the service, including runs that could not start."
-        values = (((name,), n) for name, n in failed.items())
-        yield _counter("freshet_refresh_failures", text, ["spider"], values)
-        counts = self._report.periodic_jobs
-        text, results = "Number of periodic jobs of the service, by result.", ("done", FAILED)
-        each = (
-            ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
-            for name in JOB_NAMES
-            for result in results
-        )
-        yield _counter("freshet_refresh_jobs", text, ["task", "result"], each)
-
-
-def of_processes() -> list[Described]:
-    """Describe the metrics of crawls and of the service."""
-    from crawler.ops.service import Report
-
-    registry = ProcessMetrics().registry
-    registry.register(ServiceCollector(Report([])))
-    Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
-    # Families of gauges and histograms do not have their labels: their instruments do.
-    instruments = {
-        name: collector
-        for collector, names in registry._collector_to_names.items()
-        for name in names
-    }
-    return list(described(registry.collect(), instruments))
-
-
-@asynccontextmanager
-async def service_measured(
-    store: Store, report: Report, address: Address | None
-) -> AsyncIterator[None]:
-    """Collect the service's metrics inside the context and serve them or write the file.
-
-    Raises ConfigError if the address is unavailable. If the file cannot be written, logs an error
-    and runs without metrics.
-    """
-    try:
-        export = Export(store.config.metrics_dir if address is None else None, SERVICE)
-    except ConfigError as error:
-        logger.error("Metrics disabled: %s", error)
-        yield
-        return
-    export.metrics.registry.register(ServiceCollector(report))
-    export.begin()
-    try:
-        if address is None:
-            yield
-            return
-        # Imported only if needed: FastAPI is slow to import.
-        from crawler.web.metrics import MetricsSource, served
-
-        problem = partial(store.problem, PING_SECONDS)
-        source = MetricsSource(export.metrics.exposition, problem)
-        async with served(source, address, OPTION, store.config.metrics_hosts) as url:
-            logger.info("Serving metrics at %smetrics", url)
-            yield
-    finally:
-        export.end()

@@ -304,7 +304,7 @@ async def reread(
     settings: Settings, kind: type[Spider], since: datetime | None, say: Callable[[str], None]
 ) -> RereadReport:
     """Reread a site; raises ConfigError, Busy and StorageError."""
-    from crawler.storage.client import opened
+    from crawler.storage.store import opened
 
     config = Config.of(settings)
     extractor = Extractor(settings, kind)

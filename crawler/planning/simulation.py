@@ -31,7 +31,7 @@ from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from crawler.utils.process import Say
 from crawler.utils.text import precise
 from schedules.evaluation.world import Span

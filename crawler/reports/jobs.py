@@ -22,7 +22,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 from crawler.config import Config
 from crawler.errors import Busy
 from crawler.storage import leases
-from crawler.storage.client import opened, raising_unreachable
+from crawler.storage.client import raising_unreachable
+from crawler.storage.store import opened
 from crawler.utils.process import Say, serve
 
 if TYPE_CHECKING:

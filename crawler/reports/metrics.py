@@ -24,9 +24,10 @@ from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
-from crawler.storage.client import MongoRetry, Store
+from crawler.storage.client import MongoRetry
 from crawler.storage.outbox import MAX_COUNTED
 from crawler.storage.stats import NUMBERS, CountedState, Notifications, Sample, SpiderStats, Stats
+from crawler.storage.store import Store
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Storage in MongoDB, and the shared state of several workers in Redis.
 
-`client.Store.open` reaches the database, starting the embedded server if no URI is set
+`store.Store.open` reaches the database, starting the embedded server if no URI is set
 (`embedded`), and migrates it (`schema`). `writer` stores visits in batches and is the only code
 that adds targets during a run; `leases` keeps two processes from storing the same visit. Most other
 modules are named after a collection, such as `targets`, `feeds`, `cells`, `posts`, `listings`,

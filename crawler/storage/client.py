@@ -24,13 +24,12 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, ClassVar, TypeVar
 
-import pymongo
 from pymongo import AsyncMongoClient, DeleteOne, ReplaceOne, UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -48,7 +47,6 @@ from pymongo.uri_parser import parse_uri
 from crawler.config import Config
 from crawler.errors import ClockError, ConfigError, StorageError, Unreachable
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
-from crawler.utils.process import end_tasks
 from crawler.utils.terminal import without_secrets
 from crawler.utils.text import span
 from crawler.utils.time import SERVER_TIME, steady_seconds
@@ -221,11 +219,6 @@ def skew_text(ahead_seconds: float) -> str:
     return f"{span(seconds)} {'ahead of' if ahead_seconds > 0 else 'behind'}"
 
 
-async def is_current(db: Database) -> bool:
-    """Return whether a database has this version, and no copy or restore is unfinished."""
-    return await db.meta.find_one(META) == META | {"version": VERSION}
-
-
 async def disk_of(db: Database) -> tuple[int, int] | tuple[None, None]:
     """Return the free and the total bytes of the server's disk; None if it does not report them."""
     try:
@@ -252,84 +245,6 @@ async def low_disk(db: Database, config: Config) -> str | None:
             free, _ = await disk_of(db)
         where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
     return None if free is None else low_disk_message(where, free, config.min_free_mb)
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """An open database, whose clock this process follows.
-
-    clock: reading from when the database was opened
-    """
-
-    client: AsyncMongoClient[Document]
-    db: Database
-    config: Config
-    clock: ClockReading
-    _following: asyncio.Task[None]
-
-    @classmethod
-    async def open(cls, config: Config, *, prepares: bool = True) -> Store:
-        """Connect to the database and migrate it; raise StorageError or ConfigError.
-
-        prepares: False leaves the database unchanged even if it is new or has another version
-
-        Raises ClockError if the server's clock differs too much from this machine's.
-        """
-        uri = await asyncio.to_thread(server_uri, config)
-        client = open_client(uri, config)
-        try:
-            try:
-                await check_reachable(client, uri)
-            except Unreachable as error:
-                # On a full disk, the server starts, and ends at its first write.
-                full = None if config.mongo_uri else EmbeddedServer.of(config).full_disk()
-                raise Unreachable(full or str(error)) from None
-            clock = await read_clock(client)
-            clock.refuse_beyond(config)
-            db = client.get_default_database()
-            if prepares and not await is_current(db):
-                from crawler.storage.schema import prepare
-
-                await prepare(db)
-        except PyMongoError as error:
-            await client.close()
-            raise StorageError(f"MongoDB: {why_unavailable(error) or in_short(error)}") from None
-        except BaseException:
-            await client.close()
-            raise
-        return cls(client, db, config, clock, asyncio.create_task(follow_clock(client)))
-
-    async def revive(self) -> None:
-        """Restart the embedded server if it is in use and has ended.
-
-        Raises ServerError if it cannot be started, or runs and does not answer.
-        """
-        if self.config.mongo_uri is None:
-            await asyncio.to_thread(EmbeddedServer.of(self.config).revive)
-
-    async def problem(self, seconds: float) -> str | None:
-        """Return why the database cannot be used now, in one line; None if it answers in time."""
-        try:
-            with pymongo.timeout(seconds):
-                await self.client.admin.command("ping")
-        except PyMongoError as error:
-            return f"MongoDB: {in_short(error)}"
-        return None
-
-    async def close(self) -> None:
-        """Close the connections; the embedded server keeps running."""
-        await end_tasks(self._following)
-        await self.client.close()
-
-
-@asynccontextmanager
-async def opened(config: Config, *, prepares: bool = True) -> AsyncIterator[Database]:
-    """Open the database during a block. prepares: as in `Store.open`."""
-    store = await Store.open(config, prepares=prepares)
-    try:
-        yield store.db
-    finally:
-        await store.close()
 
 
 @dataclass(slots=True)

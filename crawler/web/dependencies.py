@@ -25,8 +25,9 @@ from starlette.requests import Request
 
 from crawler.config import Config
 from crawler.errors import StorageError, Unreachable
-from crawler.storage.client import Store, raising_unreachable
+from crawler.storage.client import raising_unreachable
 from crawler.storage.paging import Key
+from crawler.storage.store import Store
 from crawler.utils.time import NEVER
 
 # Time after a failure in which requests fail immediately, instead of waiting for the server.

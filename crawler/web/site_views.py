@@ -35,10 +35,11 @@ from crawler.reports.site_history import (
 from crawler.reports.sites import BoardSite, FailureGroup, RunningSite, SiteFilter
 from crawler.storage import alarms, due, leases, site_queries, sites
 from crawler.storage.alarms import AlarmReport
-from crawler.storage.client import Store, raising_unreachable
+from crawler.storage.client import raising_unreachable
 from crawler.storage.paging import Key
 from crawler.storage.site_queries import SiteState
 from crawler.storage.sites import Site
+from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.web.subprocesses import Crawl, Crawls
 

@@ -57,8 +57,9 @@ from crawler.reports.jobs import (
     JobRequest,
     PairRequest,
 )
-from crawler.storage.client import Document, opened, server_uri
+from crawler.storage.client import Document, server_uri
 from crawler.storage.dedup.labels import Label
+from crawler.storage.store import opened
 from crawler.utils.process import JobCrashed, JobProcess, end_tasks
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.terminal import printable

@@ -31,13 +31,14 @@ from crawler.dedup.boilerplate import Sourced, sourced
 from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
 from crawler.dedup.sketch import CHARACTERS_SHAPE, scheme_of
-from crawler.storage.client import Document, Store
+from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.check_index import temporary
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
+from crawler.storage.store import Store
 from tests.bench.claimsposts import texts_of
 from tests.bench.dedup.corpus import KINDS, edited, words_of
 

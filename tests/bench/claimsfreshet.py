@@ -28,11 +28,11 @@ from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import identity, posts
 from crawler.storage.client import Database, Document
-from crawler.storage.client import opened as opened_database
 from crawler.storage.dedup import boilerplate, claims, clusters
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened as opened_database
 from tests.bench.claimsposts import Made, Posts
 from tests.bench.claimstimes import BATCH, Measured, Meter, window
 

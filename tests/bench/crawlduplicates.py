@@ -20,8 +20,9 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.dedup.minhash import by_characters
-from crawler.storage.client import Document, opened
+from crawler.storage.client import Document
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened
 from tests.bench.crawls import Crawl, freshet
 from tests.site.running import RunningSite
 

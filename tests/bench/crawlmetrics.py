@@ -15,8 +15,8 @@ from pathlib import Path
 
 from crawler.config import Config
 from crawler.reports.metrics import read, text_of
-from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import Store
 from tests.bench.crawls import Crawl, freshet
 from tests.bench.planned import insert
 from tests.site.running import RunningSite

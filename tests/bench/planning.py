@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import Store
 from tests.bench.planned import NOW, insert
 
 ROOT = Path(__file__).resolve().parents[2]

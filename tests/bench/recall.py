@@ -23,10 +23,10 @@ from crawler.config import Config
 from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
 from crawler.dedup.sketch import EXACT, Sketch, scheme_of
-from crawler.storage.client import Store
 from crawler.storage.dedup import claims
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import Store
 from tests.bench.dedup.corpus import KINDS, File, edited, is_cjk, words_of
 from tests.bench.exactpairs import earlier_at_least
 

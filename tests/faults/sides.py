@@ -13,7 +13,7 @@ import pymongo
 from pymongo.database import Database
 
 from crawler.config import Config
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from tests.faults.servers import Redis
 from tests.faults.worker import Worker, agent
 from tests.integration.harness import HIDDEN

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pymongo
 
 from crawler.config import Config
-from crawler.storage.client import MongoRetry, opened
+from crawler.storage.client import MongoRetry
 from crawler.storage.leases import Lease
+from crawler.storage.store import opened
 from tests.integration.harness import Row
 
 HOUR_SECONDS = 3600

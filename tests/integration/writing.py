@@ -20,12 +20,13 @@ from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
 from crawler.storage import due, posts, runs, targets
-from crawler.storage.client import MongoRetry, Store
+from crawler.storage.client import MongoRetry
 from crawler.storage.dedup.index import opened
 from crawler.storage.in_flight import InFlight
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.old_contents import OldContents
+from crawler.storage.store import Store
 from crawler.storage.writer import Surroundings, TakenOver, Writer
 from pipelines.change_detection import Rules, decide
 from pipelines.storage import sketched

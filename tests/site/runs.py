@@ -24,7 +24,7 @@ from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.frontier.session import Session
 from crawler.storage import targets
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from tests.site import clock
 
 Arguments = Mapping[str, str]

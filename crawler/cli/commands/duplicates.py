@@ -316,8 +316,9 @@ def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
 
 async def _rebuild(config: Config, progress: Say) -> RebuildReport:
     from crawler.storage import leases
-    from crawler.storage.client import opened, storage_errors
+    from crawler.storage.client import storage_errors
     from crawler.storage.dedup import index, queries
+    from crawler.storage.store import opened
 
     started = time.monotonic()
     is_off = config.duplicates == OFF

@@ -82,7 +82,8 @@ class Command(FreshetCommand):
         from crawler.exchange.formats import Format
         from crawler.exchange.tables import TABLES
         from crawler.storage import leases
-        from crawler.storage.client import opened, storage_errors
+        from crawler.storage.client import storage_errors
+        from crawler.storage.store import opened
 
         config = self.config
         destination = await asyncio.to_thread(destination_of, address)

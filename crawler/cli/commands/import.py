@@ -158,8 +158,8 @@ class Command(FreshetCommand):
     async def _import(self, file: WatchFile, opts: argparse.Namespace) -> Plan:
         """Plan the import, and unless it is a dry run, store or write the result."""
         from crawler.exchange import watches
-        from crawler.storage.client import opened
         from crawler.storage.sites import keys_by_name
+        from crawler.storage.store import opened
 
         now = self.config.clock.now()
         if opts.out is not None:

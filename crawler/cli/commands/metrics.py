@@ -36,7 +36,7 @@ class Command(FreshetCommand):
         """Write or print the metrics."""
         # prometheus_client is slow to import, and --help does not need it.
         from crawler.reports.metrics import read, samples_of, text_of
-        from crawler.storage.client import Store
+        from crawler.storage.store import Store
 
         async def read_all() -> list[Metric]:
             store = await Store.open(self.config)

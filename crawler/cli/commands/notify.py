@@ -118,7 +118,8 @@ def _no_channels(config: Config) -> str:
 
 async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
     from crawler.notify import rounds
-    from crawler.storage.client import MongoRetry, Store
+    from crawler.storage.client import MongoRetry
+    from crawler.storage.store import Store
 
     with working(config.progress, "delivering notifications"):
         store = await Store.open(config)
@@ -137,7 +138,8 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     """Run rounds until a signal; return their sums, and the problems of the last round."""
     from crawler.notify import rounds
     from crawler.notify.rules import RuleSet
-    from crawler.storage.client import MongoRetry, Store
+    from crawler.storage.client import MongoRetry
+    from crawler.storage.store import Store
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,7 +17,7 @@ class Command(ActionsCommand):
     summary = "Run crawls, replans and notifications as a service, instead of by cron"
     example = "scrapy refresh run"
     documents: ClassVar = {
-        "scrapy refresh run --for 1h --json": "crawler.ops.service.ServiceReport",
+        "scrapy refresh run --for 1h --json": "crawler.ops.service_report.ServiceReport",
     }
 
     @property
@@ -47,7 +47,8 @@ class Command(ActionsCommand):
         stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
         chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.initial_jobs(spiders)
         # Slow to import. Invalid options are reported before.
-        from crawler.ops.service import serve, summary_lines
+        from crawler.ops.service import serve
+        from crawler.ops.service_report import summary_lines
 
         done = serve(config, opts.settings, chosen, options)
         if opts.json:

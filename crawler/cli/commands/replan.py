@@ -140,7 +140,7 @@ class Command(FreshetCommand):
         # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
         from crawler.storage import leases
-        from crawler.storage.client import opened
+        from crawler.storage.store import opened
 
         config = self.config
         async with opened(config) as db, AsyncExitStack() as stack:

@@ -198,7 +198,7 @@ class Command(FreshetCommand):
                 have no terms, if its words have no letters or digits; it finds nothing.
         """
         from crawler.storage import feeds, search
-        from crawler.storage.client import opened
+        from crawler.storage.store import opened
 
         config = self.config
         source: Document = {} if opts.spider is None else {"spider": opts.spider}

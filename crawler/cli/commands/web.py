@@ -167,7 +167,7 @@ async def _require_users(config: Config, options: WebOptions) -> None:
     """Raise ConfigError if the app would be open to other machines without any user."""
     from crawler.fetch.guard import is_loopback
     from crawler.storage import users
-    from crawler.storage.client import opened
+    from crawler.storage.store import opened
 
     async with opened(config) as db:
         if await users.any_exists(db):

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from crawler.errors import ConfigError
 from crawler.storage import users
-from crawler.storage.client import Store
+from crawler.storage.store import Store
 from crawler.storage.users import Role, TokenRow, UserRow
 from crawler.web import passwords
 from crawler.web.auth import (

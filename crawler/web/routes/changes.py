@@ -33,9 +33,9 @@ from crawler.reports.inbox import (
 )
 from crawler.reports.net_changes import ChangedPage, Entry, PageChange, page_change
 from crawler.storage import readers, targets, users
-from crawler.storage.client import Store
 from crawler.storage.paging import Key
 from crawler.storage.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
+from crawler.storage.store import Store
 from crawler.utils.time import iso
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, Time, cursor_of

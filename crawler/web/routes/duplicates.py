@@ -13,10 +13,10 @@ from starlette.responses import Response
 from crawler.errors import Busy, ConfigError
 from crawler.reports import duplicates as report
 from crawler.reports.duplicates import Comparison
-from crawler.storage.client import Store
 from crawler.storage.dedup import labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
+from crawler.storage.store import Store
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import Form, not_found, page, redirect

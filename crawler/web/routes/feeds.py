@@ -40,8 +40,8 @@ from crawler.reports.feeds import (
 )
 from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Store
 from crawler.storage.feed_reader import Reading
+from crawler.storage.store import Store
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, Time, cursor_of

@@ -26,8 +26,8 @@ from crawler.reports.notifications import (
     RuleReport,
 )
 from crawler.storage import notification_rules, outbox
-from crawler.storage.client import Store
 from crawler.storage.outbox import OutboxMessage, State
+from crawler.storage.store import Store
 from crawler.utils.text import count
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of

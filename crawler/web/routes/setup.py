@@ -24,8 +24,8 @@ from crawler.reports.site_setup import (
     Matches,
 )
 from crawler.storage import sites
-from crawler.storage.client import Store
 from crawler.storage.sites import Editable
+from crawler.storage.store import Store
 from crawler.utils.text import count, without_surrogates
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep

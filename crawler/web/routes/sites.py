@@ -15,9 +15,9 @@ from crawler.reports import sites as reports
 from crawler.reports.site_history import SiteVisit, VisitFilter, site_visits
 from crawler.reports.sites import SiteMarks
 from crawler.storage import readers, sites
-from crawler.storage.client import Store
 from crawler.storage.site_queries import Sorting, TargetFilter, TargetStatus, page_of_targets
 from crawler.storage.sites import Site
+from crawler.storage.store import Store
 from crawler.storage.target_queries import TargetState
 from crawler.web import charts, site_views
 from crawler.web.auth import UserDep

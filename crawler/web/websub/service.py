@@ -29,7 +29,8 @@ from crawler.config import Config
 from crawler.errors import Busy, FreshetError
 from crawler.fetch.guard import Named
 from crawler.storage import leases, websub
-from crawler.storage.client import Database, MongoRetry, Store
+from crawler.storage.client import Database, MongoRetry
+from crawler.storage.store import Store
 from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock

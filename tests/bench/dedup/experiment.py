@@ -25,8 +25,9 @@ from crawler.config import Config
 from crawler.dedup.minhash import by_characters, jaccard
 from crawler.dedup.sketch import SHAPES
 from crawler.errors import ConfigError, FreshetError
-from crawler.storage.client import Database, Document, opened
+from crawler.storage.client import Database, Document
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened
 from crawler.utils.process import INTERRUPTED, interruptible
 from crawler.utils.terminal import working
 from crawler.utils.text import count

@@ -12,8 +12,9 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import StorageError
-from crawler.storage.client import Database, opened
+from crawler.storage.client import Database
 from crawler.storage.dedup import index
+from crawler.storage.store import opened
 from tests.integration.claiming import HOUR, NOW, edited, text
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding

@@ -16,9 +16,10 @@ from crawler.extract.notification_rules import rules_in
 from crawler.notify.rounds import ChannelReport, Deliverer, Failure, deliver_due, preview
 from crawler.notify.rules import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
-from crawler.storage.client import Database, Document, MongoRetry, opened
+from crawler.storage.client import Database, Document, MongoRetry
 from crawler.storage.leases import Lease
 from crawler.storage.outbox import Bundle, Grouping
+from crawler.storage.store import opened
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import run
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit

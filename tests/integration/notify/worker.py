@@ -22,7 +22,8 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
 from crawler.notify import channels, rounds
-from crawler.storage.client import MongoRetry, Store
+from crawler.storage.client import MongoRetry
+from crawler.storage.store import Store
 from pipelines.change_detection import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 

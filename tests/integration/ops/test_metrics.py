@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.reports.metrics import read, text_of
-from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import Store
 from crawler.web.dependencies import WebDatabase
 from crawler.web.metrics import DatabaseMetrics
 from tests.integration.harness import (

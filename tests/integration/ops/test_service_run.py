@@ -20,8 +20,8 @@ from crawler.config import Config
 from crawler.items import Kind
 from crawler.storage import due as duetimes
 from crawler.storage import targets
-from crawler.storage.client import opened
 from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened
 from crawler.utils.time import Clock
 from tests.integration.harness import (
     LIMIT_SECONDS,

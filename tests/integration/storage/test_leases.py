@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from crawler.config import Config
-from crawler.storage.client import Database, MongoRetry, opened
+from crawler.storage.client import Database, MongoRetry
 from crawler.storage.leases import Lease
+from crawler.storage.store import opened
 from tests.integration.harness import Db, Row
 
 NAME, REDIS = "crawl shop", "a Redis"

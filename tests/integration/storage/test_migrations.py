@@ -15,7 +15,8 @@ from crawler.config import Config
 from crawler.errors import NewerDatabase
 from crawler.items import Kind
 from crawler.storage import client, schema
-from crawler.storage.client import Database, Store
+from crawler.storage.client import Database
+from crawler.storage.store import Store
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db
 

@@ -10,7 +10,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.storage import due
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from tests.integration.harness import Db
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

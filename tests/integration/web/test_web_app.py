@@ -14,8 +14,8 @@ from bson import ObjectId
 from pydantic import BaseModel, Field
 
 from crawler.config import Config
-from crawler.storage.client import opened
 from crawler.storage.paging import read_page
+from crawler.storage.store import opened
 from crawler.web import pages
 from crawler.web.dependencies import PAUSE_SECONDS, cursor_of, key_of
 from crawler.web.options import WebOptions

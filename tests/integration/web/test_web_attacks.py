@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httpx
 
 from crawler.storage import users
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from crawler.storage.users import Role
 from crawler.web import passwords
 from crawler.web.middleware import SAFE_METHODS

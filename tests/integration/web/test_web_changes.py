@@ -20,8 +20,8 @@ from crawler.reports import inbox
 from crawler.reports.inbox import Filters, read_inbox
 from crawler.reports.net_changes import difference_of, field_change, similar_edits
 from crawler.storage import change_events, users
-from crawler.storage.client import opened
 from crawler.storage.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader
+from crawler.storage.store import opened
 from crawler.storage.users import Scope
 from crawler.utils.diff import Matcher
 from tests.integration.harness import Db

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
-from crawler.storage.client import opened
 from crawler.storage.dedup import queries
 from crawler.storage.dedup.signatures import candidates_of
+from crawler.storage.store import opened
 from tests.integration.claiming import HOUR, NOW, SCHEME, edited, index, stored, text
 from tests.integration.harness import Db
 from tests.integration.web.browser import Browser

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
-from crawler.storage.client import opened
 from crawler.storage.notification_rules import WantedEvents
+from crawler.storage.store import opened
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db
 from tests.integration.notify.webhooks import Hooks, serving, status

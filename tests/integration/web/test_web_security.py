@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from crawler.config import Config
 from crawler.storage import users
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from crawler.storage.users import Scope
 from crawler.web import passwords
 from crawler.web.auth import guard, local_path

@@ -18,7 +18,7 @@ from crawler.config import Config
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import edited_toml, toml_of
 from crawler.storage import sites
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from crawler.web.options import WebOptions
 from crawler.web.site_pages import SitePages
 from spiders.probe import fetch_pages

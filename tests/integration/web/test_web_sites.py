@@ -19,9 +19,9 @@ from crawler.config import Config
 from crawler.reports.site_history import category_tree, freshness_by_day
 from crawler.reports.sites import tags_of
 from crawler.storage import site_queries
-from crawler.storage.client import opened
 from crawler.storage.site_queries import TargetFilter, TargetStatus, spans_of_hour
 from crawler.storage.sites import Site
+from crawler.storage.store import opened
 from crawler.utils.time import NEVER
 from crawler.web import charts
 from crawler.web.options import WebOptions

@@ -10,7 +10,7 @@ import pytest
 
 from crawler.errors import ConfigError
 from crawler.storage import users
-from crawler.storage.client import opened
+from crawler.storage.store import opened
 from crawler.storage.users import Scope
 from crawler.web import passwords
 from tests.integration.harness import Db

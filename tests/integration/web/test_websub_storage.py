@@ -10,7 +10,8 @@ from typing import Any
 from crawler.config import Config
 from crawler.storage import websub
 from crawler.storage import websub as pushes
-from crawler.storage.client import Database, opened
+from crawler.storage.client import Database
+from crawler.storage.store import opened
 from crawler.storage.websub import DeliveryResult
 from tests.integration.harness import Db
 from tests.integration.pushing import CALLBACK, DAY, FEED, HOUR, next_visit, push_of, put

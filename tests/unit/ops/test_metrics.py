@@ -36,10 +36,10 @@ from crawler.ops.metrics import (
     TextFile,
     class_of,
     counted,
-    of_processes,
     result_of,
     samples_to_carry,
 )
+from crawler.ops.service_metrics import of_processes
 from crawler.reports.metrics import (
     Described,
     Fixed,

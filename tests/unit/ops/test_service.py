@@ -40,13 +40,8 @@ from crawler.ops.schedule import (
     periodic_jobs,
     unit,
 )
-from crawler.ops.service import (
-    Report,
-    describe_error,
-    run_line,
-    run_settings,
-    summary_lines,
-)
+from crawler.ops.service import describe_error, run_settings
+from crawler.ops.service_report import Report, run_line, summary_lines
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
 

@@ -41,7 +41,6 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,
         "crawler.ops.extensions.AutoThrottle": 0,
-        "crawler.fetch.lean.Scraping": 5,
         "crawler.ops.extensions.Garbage": 10,
         "crawler.frontier.summary.Summary": 20,
         "crawler.ops.extensions.Progress": 30,

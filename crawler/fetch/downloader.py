@@ -32,7 +32,7 @@ from twisted.python.failure import Failure
 from crawler.errors import NoConnection
 from crawler.extract.response import CONDITIONS
 from crawler.extract.site_definition import Wrapper
-from crawler.fetch.lean import Middlewares, Signals
+from crawler.fetch.lean import Signals
 from crawler.frontier.session import Session
 from crawler.items import Target
 from crawler.utils.time import http_date
@@ -133,8 +133,6 @@ class Downloader(downloader.Downloader):
         # Receivers are kept by sender, so these are the same signals. The scraper, which is created
         # later, uses them, too.
         crawler.signals = self.signals = Signals(crawler.signals.sender)
-        # Scrapy has no setting for this class: its downloader creates the manager by name.
-        self.middleware.__class__ = Middlewares
         self._sending: set[asyncio.Task[Any]] = set()
 
     def fetch(self, request: Request) -> Deferred[Response | Request]:  # type: ignore[override] # Scrapy passes no spider

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +26,6 @@ from scrapy.core.downloader.handlers.http11 import (
     HTTP11DownloadHandler,
     _BindAddressAgent,
     _LenientHTTP11ClientFactory,
-    _LenientHTTP11ClientProtocol,
     _LenientHTTPClientParser,
     _ResponseReader,
     _ResultT,
@@ -54,9 +54,9 @@ from twisted.internet._sslverify import ClientTLSOptions
 from twisted.internet.base import ReactorBase
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.ssl import platformTrust
+from twisted.internet.ssl import Certificate, platformTrust
 from twisted.python.failure import Failure
-from twisted.web._newclient import ParseError
+from twisted.web._newclient import HTTP11ClientProtocol, HTTPClientParser, ParseError
 from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http import RESPONSES, _ChunkedTransferDecoder, _MalformedChunkedDataError
 from zope.interface import implementer  # type: ignore[import-untyped]
@@ -168,8 +168,11 @@ class BoundedParser(_LenientHTTPClientParser):
     _transferDecoders: dict[bytes, Any] = {b"chunked": BoundedChunks}  # noqa: N815, RUF012
     head_bytes = 0
     interim = 0
-    # Status line and headers of the current response, without line ends.
-    head: list[bytes]
+
+    def __init__(self, request: Any, finisher: Callable[[bytes], None]) -> None:
+        super().__init__(request, finisher)  # type: ignore[no-untyped-call]
+        # Status line and headers of the current response, without line ends.
+        self.head: list[bytes] = []
 
     def allHeadersReceived(self) -> None:  # noqa: N802
         """Continue with the body or the next response; raises BadResponse for too many interims."""
@@ -203,18 +206,35 @@ class BoundedParser(_LenientHTTPClientParser):
         raise BadResponse(f"header line longer than {LINE_BYTES // 1024} kB")
 
 
-class BoundedProtocol(_LenientHTTP11ClientProtocol):
+class BoundedProtocol(HTTP11ClientProtocol):
     """HTTP/1.1 connection that is aborted if a response is invalid or exceeds a limit."""
 
+    _own_parser: BoundedParser | None = None
+
+    @property
+    def _parser(self) -> BoundedParser | None:
+        """Parser of the response in progress. Twisted has no other hook for its class."""
+        return self._own_parser
+
+    @_parser.setter
+    def _parser(self, parser: HTTPClientParser | None) -> None:
+        self._own_parser = None if parser is None else BoundedParser(parser.request, self._ended)
+
     def request(self, request: Any) -> Deferred[Any]:
-        """Send a request, and parse its response within limits."""
-        answer = super().request(request)
-        # Scrapy, too, sets the class of the parser: Twisted has no hook for it.
-        if self._parser is not None:
-            self._parser.__class__ = BoundedParser
-            self._parser.__dict__["head"] = []
-            self._parser.finisher = self._ended
-        return answer
+        """Send a request; note address and certificate of the server for a response without a body.
+
+        Scrapy's protocol does the same, but with a parser of its own.
+        """
+        answer: Deferred[Any] = super().request(request)
+        return answer.addCallback(self._with_peer)
+
+    def _with_peer(self, response: Any) -> Any:
+        transport: Any = self.transport
+        response._scrapy_ip_address = ip_address(transport.getPeer().host)
+        with suppress(AttributeError):  # a connection without TLS
+            certificate = Certificate(transport.getPeerCertificate())  # type: ignore[no-untyped-call]
+            response._scrapy_certificate = certificate
+        return response
 
     def _ended(self, rest: bytes) -> None:
         """Close the connection if data follows a response: it is not part of the next one."""

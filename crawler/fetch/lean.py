@@ -6,26 +6,20 @@ They behave like Scrapy's, and take less processor time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Self
 from urllib.parse import urldefrag
 
 from pydispatch import dispatcher  # type: ignore[import-untyped]
-from scrapy import Request, logformatter, signals
-from scrapy.core import scraper
-from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
-from scrapy.core.spidermw import SpiderMiddlewareManager
+from scrapy import Request, logformatter
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares import redirect
-from scrapy.exceptions import IgnoreRequest, _InvalidOutput
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.asyncgen import as_async_generator
-from scrapy.utils.defer import _process_pending_io, aiter_errback, ensure_awaitable, iter_errback
-from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
 from crawler.utils.urls import without_userinfo
@@ -99,43 +93,6 @@ class Signals(SignalManager):
         return is_known and not iscoroutinefunction(receiver)
 
 
-class Middlewares(DownloaderMiddlewareManager):
-    """Calls the downloader middlewares, without a coroutine for those that return a plain value."""
-
-    async def _process_request(
-        self, request: Request, download_func: Callable[[Request], Coroutine[Any, Any, Response]]
-    ) -> Response | Request:
-        for method in self.methods["process_request"]:
-            assert method is not None
-            result = self._handle_mw_method(method, request=request)
-            if result is None:
-                continue
-            result = await ensure_awaitable(result, _warn=global_object_name(method))
-            if result is not None:
-                return self._checked(result, method)
-        return await download_func(request)
-
-    async def _process_response(
-        self, response: Response | Request, request: Request
-    ) -> Response | Request:
-        for method in self.methods["process_response"]:
-            if isinstance(response, Request):
-                break
-            assert method is not None
-            result = self._handle_mw_method(method, request=request, response=response)
-            if not isinstance(result, Response | Request):
-                result = await ensure_awaitable(result, _warn=global_object_name(method))
-            response = self._checked(result, method)
-        return response
-
-    @staticmethod
-    def _checked(result: Any, method: Callable[..., Any]) -> Response | Request:
-        if isinstance(result, Response | Request):
-            return result
-        kind = type(result).__name__
-        raise _InvalidOutput(f"Middleware {method.__qualname__} must return a Response, not {kind}")
-
-
 def checked(redirected: Request, request: Request) -> Request:
     """Return the request for a redirect, without user name and password.
 
@@ -189,52 +146,6 @@ class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):
         return super()._redirect(checked(redirected, request), request, reason)
 
 
-class Scraper(scraper.Scraper):
-    """Processes the items of a response one after another, if CONCURRENT_ITEMS is 1.
-
-    Scrapy does the same, but with a queue and two tasks for each response.
-    """
-
-    async def handle_spider_output_async(
-        self,
-        result: Iterable[Any] | AsyncIterator[Any],
-        request: Request,
-        response: Response | Failure,
-    ) -> None:
-        """Process the output of a callback."""
-        if self.concurrent_items != 1:
-            await super().handle_spider_output_async(result, request, response)
-        elif isinstance(result, AsyncIterator):
-            async for output in aiter_errback(result, self.handle_spider_error, request, response):
-                await self._process_spidermw_output_async(output, response)
-        else:
-            for output in iter_errback(result, self.handle_spider_error, request, response):
-                await self._process_spidermw_output_async(output, response)
-
-
-class SpiderMiddlewares(SpiderMiddlewareManager):
-    """Passes on a list of items unchanged: the middlewares of Scrapy only change requests.
-
-    Scrapy passes each item through an asynchronous generator per middleware and a few others.
-    """
-
-    async def scrape_response_async(  # type: ignore[override] # a list is iterable, too
-        self, scrape_func: Callable[..., Any], response: Response, request: Request
-    ) -> Iterable[Any] | AsyncIterator[Any]:
-        """Call the callback of a response, and return its items and requests."""
-        try:
-            result = await self._process_spider_input(scrape_func, response, request)
-        except Exception as error:  # noqa: BLE001 - as in Scrapy
-            await _process_pending_io()
-            chain: AsyncIterator[Any] = self._process_spider_exception(response, error)
-            return chain
-        if isinstance(result, list) and not any(isinstance(item, Request) for item in result):
-            return result
-        if not isinstance(result, AsyncIterator):
-            result = as_async_generator(result)
-        return await self._process_callback_output(response, result)
-
-
 class Queues(DownloaderAwarePriorityQueue):
     """Queues of waiting requests by host.
 
@@ -248,32 +159,3 @@ class Queues(DownloaderAwarePriorityQueue):
             return super().pqfactory(slot, startprios)
         queue, start_queue = self.downstream_queue_cls, self._start_queue_cls
         return ScrapyPriorityQueue(self.crawler, queue, "", startprios, start_queue_cls=start_queue)
-
-
-class Scraping:
-    """Extension that makes a crawl use the Scraper and SpiderMiddlewares above.
-
-    Scrapy has settings for the classes of the downloader, the queues, the stats and the messages
-    (see `crawler.addon.CLASSES`), but its engine creates these two by name. A subclass of the
-    engine would have no setting either, so this extension replaces the classes of the two objects
-    before the first request. Neither class adds attributes.
-    """
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        crawler.signals.connect(self._begin, signals.engine_started)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Create the extension."""
-        return cls(crawler)
-
-    def _begin(self) -> None:
-        engine = self._crawler.engine
-        if engine is None or type(engine.scraper) is not scraper.Scraper:
-            return
-        engine.scraper.__class__ = Scraper
-        middlewares = engine.scraper.spidermw
-        parts = {type(middleware).__module__ for middleware in middlewares.middlewares}
-        if all(part.startswith("scrapy.spidermiddlewares.") for part in parts):
-            middlewares.__class__ = SpiderMiddlewares

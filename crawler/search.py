@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crawler.dedup.posts import LINKS
+from crawler.dedup.compared import LINKS
 from crawler.utils.terminal import printable
 from crawler.utils.text import INVISIBLE, MAX_CHARACTERS, normalized
 

@@ -14,8 +14,9 @@ from typing import Any
 from scrapy import signals
 from scrapy.exceptions import DropItem, NotConfigured
 
-from crawler.dedup.posts import Candidate, claimed_at, compared, created_at, id_of, source_of
-from crawler.dedup.sketch import Scheme, scheme_of
+from crawler.dedup.compared import compared, source_of
+from crawler.dedup.posts import Candidate, claimed_at, created_at, id_of
+from crawler.dedup.schemes import Scheme, scheme_of
 from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
 from crawler.frontier.frontiers import Settled

@@ -21,7 +21,8 @@ from crawler.cli.base import print_json
 from crawler.cli.options import similarity
 from crawler.config import Config
 from crawler.dedup.posts import ALONE, Candidate, id_of
-from crawler.dedup.sketch import NAMES, Scheme, scheme_of
+from crawler.dedup.schemes import Scheme, scheme_of
+from crawler.dedup.sketch import NAMES
 from crawler.errors import ConfigError
 from crawler.storage import leases
 from crawler.storage.client import storage_errors

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
+from crawler.dedup.text import compared_points, normal_text
 
 if TYPE_CHECKING:
     from crawler.dedup.marks import Marks, Tally
-    from crawler.dedup.minhash import CodePoints, Values
+    from crawler.dedup.points import CodePoints, Values
 
 MIN_POSTS = 3
 # Minimum length of a post's own passage. An edited word makes about 15 characters of a text new,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from crawler.dedup.minhash import jaccard, library_estimate
-from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Scheme, Shape, Sketch
+from crawler.dedup.schemes import Scheme
+from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Shape, Sketch
 
 REBUILD = "run scrapy duplicates rebuild"
 # Twice the standard error of an estimate from 128 values, at the default threshold.

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup.minhash import Bytes, CodePoints, Flags, Values, is_of_cjk
+from crawler.dedup.points import Bytes, CodePoints, Flags, Values, is_of_cjk
 from schedules.compiled import compiled
 
 Places = npt.NDArray[np.int32]

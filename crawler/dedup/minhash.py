@@ -17,10 +17,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup.posts import compared_points, normal_text
+from crawler.dedup.band_keys import band_keys
+from crawler.dedup.points import SPACE, Bytes, CodePoints, Flags, Values, is_of_cjk
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,
@@ -36,16 +36,11 @@ from crawler.dedup.sketch import (
     Sketch,
     jaccard_of,
 )
+from crawler.dedup.text import compared_points, normal_text
 from schedules.compiled import compiled
 
 if TYPE_CHECKING:
     from datasketch import MinHash
-
-Values = npt.NDArray[np.uint32]
-CodePoints = npt.NDArray[np.uint32]
-Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
-Keys = npt.NDArray[np.int64]
 
 SEED = 1
 SCHEME = "affine32"
@@ -59,16 +54,9 @@ LONG_FROM, SHORT_TO = 40.0, 60.0
 CJK_A_WORD = 2
 FNV_START, FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
 FMIX_1, FMIX_2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
-MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-SPACE = np.uint32(32)
 LARGEST = np.uint32(0xFFFFFFFF)
 # Scripts without spaces have long runs of letters; a run counts as one word per LETTERS_A_WORD.
 LETTERS_A_WORD = 12
-# What the table of `folded` has in place of a letter: drop the character, or drop it unless it is
-# between two digits, like the point in 1.5.
-DROP, BETWEEN_DIGITS = np.uint32(0), np.uint32(1)
-ZERO, NINE = np.uint32(ord("0")), np.uint32(ord("9"))
 
 
 @cache
@@ -202,74 +190,6 @@ def library_estimate(left: str, right: str, shape: Shape) -> float:
         None if values is None else as_datasketch(values_of(values)) for values in hashes
     )
     return 0.0 if first is None or second is None else float(first.jaccard(second))
-
-
-@njit(inline="always")
-def is_of_cjk(point: np.uint32) -> bool:
-    """Return whether a code point is Chinese, Japanese or Korean."""
-    return bool(
-        point >= 0x3040
-        and (
-            point <= 0x312F  # kana, bopomofo
-            or (0x31F0 <= point <= 0x31FF)
-            or (0x3400 <= point <= 0x4DBF)
-            or (0x4E00 <= point <= 0x9FFF)
-            or (0xAC00 <= point <= 0xD7AF)  # hangul
-            or (0xF900 <= point <= 0xFAFF)
-            or (0x20000 <= point <= 0x3FFFF)
-        )
-    )
-
-
-@njit(inline="always")
-def _separates(before: np.uint32, after: np.uint32) -> bool:
-    """Return whether a space between two characters separates words, as in all but Han and kana."""
-    return not (
-        (is_of_cjk(before) and not 0xAC00 <= before <= 0xD7AF)
-        or (is_of_cjk(after) and not 0xAC00 <= after <= 0xD7AF)
-    )
-
-
-@njit(inline="always")
-def _is_digit(point: np.uint32) -> bool:
-    return bool(ZERO <= point <= NINE)
-
-
-def folded(points: CodePoints, table: Values) -> CodePoints:
-    """Return the (m,) code points of a text after replacing its first `table.size` characters.
-
-    table: by code point, the character in its place, a space, DROP or BETWEEN_DIGITS. Spaces at
-           the ends, repeated spaces, and spaces next to Chinese and Japanese are dropped as well.
-    """
-    result = np.empty(points.size, np.uint32)
-    return result[: _fold(points, table, result)]
-
-
-@compiled
-def _fold(points: CodePoints, table: Values, result: Values) -> int:
-    n, has_space = 0, False
-    for at in range(points.size):
-        point = points[at]
-        if point < table.size:
-            point = table[point]
-            if point == BETWEEN_DIGITS:
-                following = points[at + 1] if at + 1 < points.size else DROP
-                if following < table.size:
-                    following = table[following]
-                is_kept = n > 0 and not has_space and _is_digit(result[n - 1])
-                point = points[at] if is_kept and _is_digit(following) else DROP
-            if point == DROP:
-                continue
-            if point == SPACE:
-                has_space = True
-                continue
-        if has_space and n > 0 and _separates(result[n - 1], point):
-            result[n] = SPACE
-            n += 1
-        has_space = False
-        result[n] = point
-        n += 1
-    return n
 
 
 @compiled
@@ -439,28 +359,3 @@ def _permute(mixed: Values, size: int, a: Values, b: Values, least: Values) -> N
 @njit(inline="always")
 def _fnv(value: np.uint32, unit: np.uint32) -> np.uint32:
     return np.uint32((value ^ unit) * FNV_PRIME)
-
-
-def band_keys(signature: Bytes, bands: int, rows: int, tag: int, bits: int) -> Keys:
-    """Return (bands,) keys of `bits` bits, one per band of `rows` values; tags never share keys."""
-    keys = np.empty(bands, np.int64)
-    _band_keys(signature, rows, tag, bits, keys)
-    return keys
-
-
-@compiled
-def _band_keys(signature: Bytes, rows: int, tag: int, bits: int, keys: Keys) -> None:
-    for band in range(keys.size):
-        value = np.uint64(tag * 1024 + band) * GOLDEN
-        for row in range(band * rows, (band + 1) * rows):
-            value = _mix(value ^ np.uint64(signature[row]))
-        keys[band] = np.int64(value >> np.uint64(64 - bits))
-
-
-@njit(inline="always")
-def _mix(value: np.uint64) -> np.uint64:
-    """Mix the bits of a value: SplitMix64's finalizer."""
-    value += GOLDEN
-    value = (value ^ (value >> np.uint64(30))) * MIX_1
-    value = (value ^ (value >> np.uint64(27))) * MIX_2
-    return value ^ (value >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Stored sketches of texts, and the schemes by which texts are sketched and compared.
+"""Stored sketches of texts.
 
 A sketch has a signature for comparison, from which the bands are derived. Increase VERSION with
 every change to the normal form, shingles, hashes, permutations or bands that makes new sketches
@@ -7,7 +7,6 @@ incompatible with stored ones. Sketches of different versions are never compared
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from crawler.dedup.minhash import Bytes, Keys
+    from crawler.dedup.points import Bytes, Keys
 
 
 VALUES = 128
@@ -232,22 +231,21 @@ def _likeness(left: dict[Shape, Bytes], right: dict[Shape, Bytes]) -> float:
 
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
     # Imported here, so that compiled code is loaded only for lookups.
-    from crawler.dedup import minhash
+    from crawler.dedup.band_keys import band_keys
 
     if shape == EXACT:
-        return minhash.band_keys(part, 1, shape.size, shape.code, KEY_BITS)
+        return band_keys(part, 1, shape.size, shape.code, KEY_BITS)
     if shape == SUPERSHINGLES:
         return pair_keys(part, KEY_BITS)
     keys = [
-        minhash.band_keys(part, bands, rows, shape.code * 16 + rows, KEY_BITS)
-        for bands, rows in bandings
+        band_keys(part, bands, rows, shape.code * 16 + rows, KEY_BITS) for bands, rows in bandings
     ]
     return np.concatenate(keys)
 
 
 def pair_keys(features: Bytes, bits: int) -> Keys:
     """Return (15,) keys of `bits` bits, one per pair of features."""
-    from crawler.dedup.minhash import band_keys
+    from crawler.dedup.band_keys import band_keys
 
     size = SUPERSHINGLES.value_size
     pairs = features.reshape(FEATURES, size)[PAIRS].reshape(len(PAIRS), -1)
@@ -262,31 +260,3 @@ def jaccard_of(agreeing: float) -> float:
     (Li and König 2010, equation 5). The standard error is 0.04 at a similarity of 0.7.
     """
     return max(0.0, float(agreeing * VALUES_A_BYTE - 1) / (VALUES_A_BYTE - 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """A way to compare texts.
-
-    threshold: minimum similarity of duplicates
-    sketch:    returns the sketch of a text; None for an empty text
-    weighs:    whether to remove boilerplate
-    """
-
-    name: str
-    threshold: float
-    sketch: Callable[[str], Sketch | None]
-    weighs: bool = False
-
-
-def scheme_of(name: str, threshold: float) -> Scheme:
-    """Return a scheme by name; the paper's scheme ignores `threshold` and has its own."""
-    if name == "supershingles":
-        threshold = SUPERSHINGLES_THRESHOLD
-
-    def sketch(text: str) -> Sketch | None:
-        from crawler.dedup import minhash  # compiled code, loaded with the first text
-
-        return getattr(minhash, f"by_{name}")(text)  # type: ignore[no-any-return]
-
-    return Scheme(f"{name}-{VERSION}", threshold, sketch, weighs=name == "characters")

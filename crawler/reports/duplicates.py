@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.dedup.posts import normal_text
-from crawler.dedup.sketch import Scheme, Sketch
+from crawler.dedup.schemes import Scheme
+from crawler.dedup.sketch import Sketch
+from crawler.dedup.text import normal_text
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import labels, queries, signatures

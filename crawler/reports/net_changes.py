@@ -27,7 +27,7 @@ import numpy.typing as npt
 from bson import ObjectId
 from typing_extensions import TypedDict
 
-from crawler.dedup.posts import normal_text
+from crawler.dedup.text import normal_text
 from crawler.items import Outcome
 from crawler.reports.changes import posts_summary, summary_of
 from crawler.reports.history import DiffBuilder, Segment

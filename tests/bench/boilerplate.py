@@ -30,7 +30,8 @@ from crawler.config import Config
 from crawler.dedup.boilerplate import Sourced, sourced
 from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
-from crawler.dedup.sketch import CHARACTERS_SHAPE, scheme_of
+from crawler.dedup.schemes import scheme_of
+from crawler.dedup.sketch import CHARACTERS_SHAPE
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.check_index import temporary

@@ -23,7 +23,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import sourced
-from crawler.dedup.posts import Candidate, source_of
+from crawler.dedup.compared import source_of
+from crawler.dedup.posts import Candidate
 from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import identity, posts

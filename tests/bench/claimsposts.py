@@ -16,8 +16,8 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from crawler.dedup.minhash import as_datasketch, by_characters, hashes_of, values_of
-from crawler.dedup.posts import compared_points, normal_text
 from crawler.dedup.sketch import CHARACTERS_SHAPE, VALUES
+from crawler.dedup.text import compared_points, normal_text
 
 if TYPE_CHECKING:
     from datasketch import MinHash

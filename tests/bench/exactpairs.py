@@ -10,8 +10,8 @@ from numba import njit
 
 from crawler.dedup import minhash
 from crawler.dedup.minhash import hashes_of
-from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE
+from crawler.dedup.text import compared_points
 
 Ints = npt.NDArray[np.int64]
 

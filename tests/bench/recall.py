@@ -22,7 +22,8 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.dedup.minhash import jaccard
 from crawler.dedup.posts import Candidate, Verdicts
-from crawler.dedup.sketch import EXACT, Sketch, scheme_of
+from crawler.dedup.schemes import scheme_of
+from crawler.dedup.sketch import EXACT, Sketch
 from crawler.storage.dedup import claims
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.embedded import EmbeddedServer

@@ -15,7 +15,7 @@ from pymongo import AsyncMongoClient, UpdateOne
 
 from crawler.config import Config
 from crawler.dedup.posts import Candidate, Verdict, claimed_at, id_of
-from crawler.dedup.sketch import scheme_of
+from crawler.dedup.schemes import scheme_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.index import opened

@@ -13,7 +13,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
-from crawler.dedup.sketch import scheme_of
+from crawler.dedup.schemes import scheme_of
 from crawler.errors import Unreachable
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper

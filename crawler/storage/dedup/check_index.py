@@ -19,7 +19,7 @@ from pymongo import WriteConcern
 from typing_extensions import TypedDict
 
 from crawler.dedup.posts import ALONE, Candidate, Verdict, Verdicts
-from crawler.dedup.sketch import Scheme
+from crawler.dedup.schemes import Scheme
 from crawler.errors import ConfigError, StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.dedup import claims, edits, signatures

@@ -17,7 +17,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.config import Config
 from crawler.dedup.posts import AHEAD, ALONE, OLDEST, Verdicts
-from crawler.dedup.sketch import Scheme, scheme_of
+from crawler.dedup.schemes import Scheme, scheme_of
 from crawler.errors import Busy, StorageError
 from crawler.storage import leases
 from crawler.storage.client import Database, Document

@@ -19,7 +19,7 @@ from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError
 
-from crawler.dedup import posts
+from crawler.dedup import compared as texts
 from crawler.dedup.posts import Candidate, Owner, created_at, id_of
 from crawler.extract.plain_text import as_texts
 from crawler.storage import leases
@@ -36,7 +36,8 @@ from crawler.utils.time import in_milliseconds
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced, Table
-    from crawler.dedup.sketch import Scheme, Sketch
+    from crawler.dedup.schemes import Scheme
+    from crawler.dedup.sketch import Sketch
 
 MAX_KNOWN_BANDS, MAX_KNOWN_OWNERS, KNOWN_SECONDS = 100_000, 10_000, 60.0
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
@@ -389,7 +390,7 @@ async def set_items(registry: Registry, items: Mapping[int, int | None]) -> set[
 def compared_text(post: Document) -> str:
     """Return the text by which a post is compared."""
     title, fields = _content(post)
-    return posts.text_of(title, post.get("text"), fields, post.get("compare"))
+    return texts.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
 async def why_not_compared(db: Database, key: str) -> str | None:
@@ -397,13 +398,13 @@ async def why_not_compared(db: Database, key: str) -> str | None:
     if (post := await db.posts.find_one({"_id": key}, POST_FIELDS)) is None:
         return None
     title, fields = _content(post)
-    return posts.why_not_compared(title, post.get("text"), fields, post.get("compare"))
+    return texts.why_not_compared(title, post.get("text"), fields, post.get("compare"))
 
 
 def compared(post: Document, scheme: Scheme) -> tuple[Sketch | None, Sourced | None]:
     """Return the sketch and the text of a post, as `crawler.dedup.posts` does."""
     title, fields = _content(post)
-    return posts.compared(
+    return texts.compared(
         scheme, source_of(post), title, post.get("text"), fields, post.get("compare")
     )
 
@@ -414,7 +415,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     if sketch is None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
-    origin = posts.source_of(
+    origin = texts.source_of(
         post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
     )
     # If a newer visit has claimed the post but not stored it yet, this text is outdated.
@@ -430,9 +431,9 @@ def source_of(post: Document) -> str:
     """Return the source of a post's text: its feed, or the host of its page."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
-        return posts.source_of(post["spider"], page.get("url") or "", is_feed=False)
+        return texts.source_of(post["spider"], page.get("url") or "", is_feed=False)
     url = post.get("feed") or post.get("url") or ""
-    return posts.source_of(post["spider"], url, is_feed="feed" in post)
+    return texts.source_of(post["spider"], url, is_feed="feed" in post)
 
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from crawler.dedup.minhash import (
-    Keys,
     as_datasketch,
     by_characters,
     by_supershingles,
@@ -21,7 +20,8 @@ from crawler.dedup.minhash import (
     hashes_of,
     values_of,
 )
-from crawler.dedup.posts import compared_points
+from crawler.dedup.points import Keys
+from crawler.dedup.schemes import scheme_of
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     PAIRS,
@@ -30,8 +30,8 @@ from crawler.dedup.sketch import (
     WORDS_SHAPE,
     Shape,
     Sketch,
-    scheme_of,
 )
+from crawler.dedup.text import compared_points
 from crawler.storage.client import Database, Document
 from tests.bench.dedup.layouts import (
     LAYOUTS,

@@ -12,7 +12,7 @@ import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient
 
-from crawler.dedup.sketch import scheme_of
+from crawler.dedup.schemes import scheme_of
 from crawler.items import Kind
 from crawler.storage import histories, pruning, schema
 from crawler.storage.client import Database

@@ -15,7 +15,7 @@ import pytest
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 
-from crawler.dedup.sketch import scheme_of
+from crawler.dedup.schemes import scheme_of
 from crawler.errors import StorageError
 from crawler.extract.list_wrappers import load_any
 from crawler.items import Fetched, Kind, Outcome, Visit

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from crawler.dedup import minhash
+from crawler.dedup.band_keys import band_keys
 from crawler.dedup.minhash import (
     by_characters,
     by_words,
@@ -19,8 +20,10 @@ from crawler.dedup.minhash import (
     permutations,
     values_of,
 )
-from crawler.dedup.posts import code_points, compared_points, normal_text
-from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
+from crawler.dedup.points import BETWEEN_DIGITS, DROP, CodePoints, folded
+from crawler.dedup.schemes import scheme_of
+from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, KEY_BITS, NAMES, Sketch
+from crawler.dedup.text import code_points, compared_points, normal_text
 
 # Any text, including lone surrogates; and a small alphabet, so that texts have shared parts.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -87,7 +90,7 @@ FOLDED = st.text("ab 1.-!你が한", max_size=12)
 def test_folding_matches_plain_python(text: str) -> None:
     """Fold step by step, where the kernel takes one pass."""
     table = np.arange(128, dtype=np.uint32)
-    table[[ord("-"), ord("!"), ord(".")]] = (32, minhash.DROP, minhash.BETWEEN_DIGITS)
+    table[[ord("-"), ord("!"), ord(".")]] = (32, DROP, BETWEEN_DIGITS)
     text_between = text.replace("!", "")
     kept = [
         char
@@ -99,7 +102,7 @@ def test_folding_matches_plain_python(text: str) -> None:
     for script in "你が":
         expected = expected.replace(f" {script}", script).replace(f"{script} ", script)
     if ".!" not in text and "!." not in text and ".." not in text:
-        assert "".join(map(chr, minhash.folded(code_points(text), table).tolist())) == expected
+        assert "".join(map(chr, folded(code_points(text), table).tolist())) == expected
 
 
 @given(LONGER)
@@ -210,7 +213,7 @@ def splitmix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def count(points: minhash.CodePoints) -> tuple[int, int, int]:
+def count(points: CodePoints) -> tuple[int, int, int]:
     return minhash.count_outside(points, np.zeros(points.size, np.bool_))
 
 
@@ -263,7 +266,7 @@ def test_band_keys_match_plain_python(values: bytes, tag: int, bits: int) -> Non
         for byte in values[band * rows : (band + 1) * rows]:
             value = splitmix(value ^ byte)
         expected.append(value >> (64 - bits))
-    made = minhash.band_keys(np.frombuffer(values, np.uint8), bands, rows, tag, bits)
+    made = band_keys(np.frombuffer(values, np.uint8), bands, rows, tag, bits)
     assert made.view(np.uint64).tolist() == expected
 
 

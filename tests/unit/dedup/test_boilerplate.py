@@ -23,8 +23,8 @@ from crawler.dedup.boilerplate import (
 )
 from crawler.dedup.marks import COMMON, MAX_GAP, Marks, Tally, covered, marks_of
 from crawler.dedup.minhash import by_characters
-from crawler.dedup.posts import code_points
 from crawler.dedup.sketch import Sketch
+from crawler.dedup.text import code_points
 from tests.integration.claiming import edited, text
 
 THRESHOLD = 0.7

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.dedup.posts import Candidate, created_at, is_record, text_of
+from crawler.dedup.compared import is_record, text_of
+from crawler.dedup.posts import Candidate, created_at
 from crawler.dedup.sketch import Sketch
 from crawler.errors import WrapperError
 from crawler.extract.site_definition import Wrapper

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler.dedup.compare import ComparedPost, Measured, measure, verdict
-from crawler.dedup.sketch import Scheme, scheme_of
+from crawler.dedup.schemes import Scheme, scheme_of
 from tests.integration.claiming import edited, text
 
 SCHEME = scheme_of("characters", 0.7)

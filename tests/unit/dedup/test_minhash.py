@@ -16,8 +16,8 @@ from crawler.dedup.minhash import (
     similarity,
     values_of,
 )
-from crawler.dedup.posts import compared_points
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, SUPERSHINGLES, VALUES
+from crawler.dedup.text import compared_points
 from tests.unit.prose import Writer
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pytest
 from numba import njit
 
-from crawler.dedup.minhash import Values, by_characters, hashes_of, jaccard
-from crawler.dedup.posts import compared_points
+from crawler.dedup.minhash import by_characters, hashes_of, jaccard
+from crawler.dedup.points import Values
 from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
+from crawler.dedup.text import compared_points
 
 NEAR_DUP = os.environ.get("NEAR_DUP")
 pytestmark = [

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from crawler.dedup import minhash
-from crawler.dedup.minhash import Keys, by_characters, by_supershingles, by_words, exactly, jaccard
-from crawler.dedup.posts import code_points, compared_points, normal_text
+from crawler.dedup.minhash import by_characters, by_supershingles, by_words, exactly, jaccard
+from crawler.dedup.points import Keys
+from crawler.dedup.schemes import scheme_of
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
     CJK_SHAPE,
@@ -26,8 +27,8 @@ from crawler.dedup.sketch import (
     WORDS_SHAPE,
     Shape,
     Sketch,
-    scheme_of,
 )
+from crawler.dedup.text import code_points, compared_points, normal_text
 from tests.unit.prose import Writer
 
 THRESHOLD = 0.7

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.dedup.minhash import by_supershingles, features_of, hashes_of, jaccard, values_of
-from crawler.dedup.posts import compared_points
-from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys, scheme_of
+from crawler.dedup.schemes import scheme_of
+from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys
+from crawler.dedup.text import compared_points
 
 SCHEME = scheme_of("supershingles", 0.7)
 WORDS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]

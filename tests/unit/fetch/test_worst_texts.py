@@ -19,7 +19,7 @@ from scrapy.http import HtmlResponse
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import sourced
-from crawler.dedup.sketch import scheme_of
+from crawler.dedup.schemes import scheme_of
 from crawler.errors import ConfigError
 from crawler.extract import plain_text
 from crawler.extract.content import digest, normal

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from crawler.dedup.posts import normal_text
+from crawler.dedup.text import normal_text
 from crawler.utils.text import (
     BECOME_MARKS,
     END_OF_MARKS,

@@ -52,7 +52,6 @@ LONGEST = (
     "unit/cli/test_docs.py",
     "integration/storage/test_clocks.py",
     "integration/extract/test_sources.py",
-    "integration/dedup/test_claims_move.py",
     "integration/dedup/test_duplicates_experiment.py",
     "integration/ops/test_service_run.py",
     "integration/ops/test_doctor_deep.py",

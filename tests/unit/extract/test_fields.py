@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from time import perf_counter
+from time import process_time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -106,9 +106,9 @@ def test_text_of_deep_and_long_pages_takes_linear_time() -> None:
         deep = "<div>" * 1500 + "<i>a</i><p>b</p>" * parts + "</div>" * 1500
         page = HtmlResponse("https://shop.example", body=deep.encode(), encoding="utf-8")
         page.selector  # noqa: B018 - parse before the measurement
-        started = perf_counter()
+        started = process_time()
         assert (text("body").read(page, UTC_ZONE) or "").count("b") == parts
-        return perf_counter() - started
+        return process_time() - started
 
     assert min(seconds(80_000) for _ in range(3)) < 16 * min(seconds(10_000) for _ in range(3))
 

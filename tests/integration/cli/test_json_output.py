@@ -57,7 +57,6 @@ COMMANDS = {
     "scrapy changes --json": "changes",
     "scrapy cron --json": "cron",
     "scrapy cron --systemd --json": "cron --systemd",
-    "scrapy dashboards build TEMPLATES --json": "dashboards build",
     "scrapy db start --json": "db start",
     "scrapy db status --json": "db status",
     "scrapy db stop --json": "db stop",

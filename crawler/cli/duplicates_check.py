@@ -24,11 +24,8 @@ from crawler.dedup.posts import ALONE, Candidate, id_of
 from crawler.dedup.schemes import Scheme, scheme_of
 from crawler.dedup.sketch import NAMES
 from crawler.errors import ConfigError
-from crawler.storage import leases
 from crawler.storage.client import storage_errors
-from crawler.storage.dedup import check_index
-from crawler.storage.dedup.boilerplate import stored_at_end
-from crawler.storage.dedup.check_index import Index
+from crawler.storage.dedup.check_index import Index, temporary
 from crawler.storage.store import opened
 from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.process import INTERRUPTED, Say, interruptible
@@ -383,11 +380,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "gzip, xz or bzip2; - is stdin",
     )  # fmt: skip
     parser.add_argument(
-        "--keep", metavar="NAME",
-        help="keep the texts under this name, and compare with those of earlier runs (default: "
-        "compare within the file only)",
-    )  # fmt: skip
-    parser.add_argument(
         "--output", metavar="FILE", type=Path,
         help="file to write the results to (default: standard output); with --json, a summary is "
         "printed",
@@ -411,18 +403,15 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     # The progress line replaces sys.stdout, so the output needs the original stream.
     output = _open_output(opts, sys.stdout)
     with ExitStack() as stack:
-        if opts.keep is not None:
-            check_index.check_name(opts.keep)
         source = stack.enter_context(opened_input(opts.file))
         tally = Tally(source.name)
         progress: Say | None = None
         if opts.output is not None or not sys.stdout.isatty():
             progress = stack.enter_context(working(config.progress, "opening the database"))
-        is_done = interruptible(_check(config, opts, scheme, source, tally, progress, output))
+        is_done = interruptible(_check(config, scheme, source, tally, progress, output))
     tally.end()
     if not is_done:
-        left = f"kept in {opts.keep}" if opts.keep else "nothing was kept"
-        complain(NAME, f"interrupted after {count(tally.texts, 'text')}; {left}")
+        complain(NAME, f"interrupted after {count(tally.texts, 'text')}")
         return INTERRUPTED
     if opts.output is not None and opts.json:
         print_json(tally.report())
@@ -433,7 +422,6 @@ def run(config: Config, opts: argparse.Namespace) -> int:
 
 async def _check(
     config: Config,
-    opts: argparse.Namespace,
     scheme: Scheme,
     source: Incoming,
     tally: Tally,
@@ -445,14 +433,7 @@ async def _check(
     with storage_errors():
         async with AsyncExitStack() as stack:
             db = await stack.enter_async_context(opened(config))
-            if opts.keep is None:
-                temporary = check_index.temporary(db, scheme, clock.now())
-                index = await stack.enter_async_context(temporary)
-            else:
-                lease, busy = f"{leases.CHECK}{opts.keep}", f"{opts.keep} is in use"
-                await stack.enter_async_context(leases.held(db, config, lease, busy))
-                index = await check_index.opened(db, opts.keep, scheme, clock.now())
-                await stack.enter_async_context(stored_at_end(index.registry))
+            index = await stack.enter_async_context(temporary(db, scheme, clock.now()))
             out = stack.enter_context(output)
 
             def write(rows: str) -> None:
@@ -461,8 +442,6 @@ async def _check(
                     progress(str(tally))
 
             await Stream(source, index, clock, tally, write).run()
-            if opts.keep is not None:
-                await index.review()
     return True
 
 

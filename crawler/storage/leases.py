@@ -42,7 +42,7 @@ from crawler.utils.process import end_tasks, has_ended, this_process
 from crawler.utils.time import steady_seconds
 
 logger = logging.getLogger(__name__)
-CRAWL, CHECK, EXPORT = "crawl ", "duplicates check ", "export "
+CRAWL, EXPORT = "crawl ", "export "
 REPLAN, REBUILD, PUSH = "replan", "duplicates rebuild", "feeds push"
 # Share of a lease's time after which it is renewed; two renewals may fail.
 RENEW_SHARE = 0.3

@@ -163,7 +163,7 @@ async def shapes(db: Database) -> list[Shape]:
 
 def _names_of(collection: str) -> set[str]:
     """Return the names of the indexes that Freshet creates itself."""
-    # Collections of named duplicate checks, which have no fixed names, create theirs when opened.
+    # The collections of a check of duplicates in progress have no fixed names.
     own = INDEXES.get(collection, [*SIGNATURE_INDEXES, *CLUSTER_INDEXES, *BOILERPLATE_INDEXES])
     return {index.document["name"] for index in own}
 

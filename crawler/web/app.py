@@ -35,8 +35,6 @@ from crawler.reports.site_history import ChangeCounts, VisitCounts
 from crawler.storage import users
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
-from crawler.web.dashboards.build import kept_current
-from crawler.web.dashboards.sources import output_folder
 from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import (
     UNLIMITED,
@@ -95,8 +93,6 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(close, app)
-            if options.builds is not None:
-                await stack.enter_async_context(kept_current(app.state.database, options.builds))
             if push is not None:
                 await stack.enter_async_context(push.requesting())
             yield
@@ -119,7 +115,6 @@ def create_app(
     app.state.database = WebDatabase(config)
     database_metrics = metrics.DatabaseMetrics(app.state.database)
     app.state.database_metrics, app.state.metrics = database_metrics, database_metrics.source
-    app.state.dashboards = options.dashboards or output_folder(config)
     app.state.planner, app.state.duplicate_jobs = Planner(config), DuplicateJobs(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.urls import is_http
-from crawler.web.dashboards.sources import Folders
 
 LOOPBACK = "127.0.0.1"
 PORT, MAX_PORT = 8787, 65_535
@@ -97,8 +96,7 @@ class WebOptions:
     proxies:    networks whose X-Forwarded-* headers are trusted
     hosts:      host names accepted in requests, in addition to those of this machine
     settings:   `-s NAME=VALUE` words for the commands and page fetches that users start
-    dashboards: folder of built dashboards; None: `dashboards` in the data folder
-    builds:     dashboards to rebuild when their cells change; None: they are only served
+    dashboards: folder of templates of dashboards; None: the built-in page of all cells
     push:       subscriptions to request from WebSub hubs; None: no pushes
     hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
@@ -110,7 +108,6 @@ class WebOptions:
     hosts: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     dashboards: Path | None = None
-    builds: Folders | None = None
     push: SubscriptionOptions | None = None
     hosts_setting: str = "FRESHET_WEB_HOSTS"
 

@@ -18,13 +18,12 @@ from typing_extensions import TypedDict
 from crawler.cli.base import (
     Action,
     ActionsCommand,
-    confirm,
     print_json,
     require_posts,
     table,
     with_database,
 )
-from crawler.cli.options import add_yes, positive_int
+from crawler.cli.options import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.process import INTERRUPTED, Say, interruptible
@@ -37,7 +36,7 @@ from crawler.utils.terminal import (
     stdout,
     working,
 )
-from crawler.utils.text import count, listed
+from crawler.utils.text import count
 
 if TYPE_CHECKING:
     from crawler.reports.duplicates import Comparison, DiffRow
@@ -92,10 +91,6 @@ class Command(ActionsCommand):
         "scrapy duplicates check FILE --output FILE --json": (
             "crawler.cli.duplicates_check.CheckReport"
         ),
-        "scrapy duplicates kept --json": "list[crawler.storage.dedup.check_index.KeptIndex]",
-        "scrapy duplicates kept --forget NAME --json": (
-            "crawler.storage.dedup.check_index.KeptIndex"
-        ),
         "scrapy duplicates rebuild --json": RebuildReport,
     }
 
@@ -117,13 +112,8 @@ class Command(ActionsCommand):
             ),
             "check": Action(
                 'Find the duplicates in a file of {"id", "text"} lines; stored posts do not change',
-                "scrapy duplicates check posts.jsonl --keep archive --output flags.jsonl",
+                "scrapy duplicates check posts.jsonl --output flags.jsonl",
                 duplicates_check.run, duplicates_check.add_options,
-            ),
-            "kept": Action(
-                "List the indexes stored by `check --keep`, or delete one of them",
-                "scrapy duplicates kept --forget archive",
-                run_kept, kept_options,
             ),
             "rebuild": Action(
                 "Compare all posts again with the current settings; no crawl can run meanwhile",
@@ -243,52 +233,6 @@ def _show_cluster(console: Console, cluster: Cluster) -> None:
         was, now = printable(change["was"]), printable(change["post"])
         line = f"{change['at']:%Y-%m-%d %H:%M}  {change['why']}: {now} instead of {was}"
         console.print(line, soft_wrap=True)
-
-
-def kept_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--forget` and `--yes`."""
-    parser.add_argument("--forget", metavar="NAME", help="delete the index with this name")
-    add_yes(parser)
-
-
-def run_kept(config: Config, opts: argparse.Namespace) -> int:
-    """List the indexes that `check --keep` stored, or delete one of them."""
-    from crawler.storage import leases
-    from crawler.storage.client import storage_errors
-    from crawler.storage.dedup import check_index
-
-    with storage_errors():
-        rows = with_database(config, check_index.kept)
-    if opts.forget is None:
-        if opts.json:
-            print_json(rows)
-        elif rows:
-            columns = ("name", "compared by", "texts", "clusters", "made", "used")
-            indexes = table(*columns, right={"texts", "clusters"})
-            for kept in rows:
-                numbers = (f"{kept['texts']:,}", f"{kept['clusters']:,}")
-                days = (f"{kept['made_at']:%Y-%m-%d}", f"{kept['used_at']:%Y-%m-%d}")
-                indexes.add_row(kept["name"], kept["scheme"], *numbers, *days)
-            stdout().print(indexes)
-        else:
-            print_line("no kept indexes. scrapy duplicates check FILE --keep NAME stores one")
-        return 0
-    row = next((row for row in rows if row["name"] == opts.forget), None)
-    if row is None:
-        available = listed([row["name"] for row in rows]) or "none"
-        raise ConfigError(f"index not found: {opts.forget!r}. Available: {available}")
-    name = row["name"]
-    index = f"{name} with {count(row['texts'], 'text')}"
-    confirm(index, opts)
-
-    async def forget(db: Database) -> None:
-        async with leases.held(db, config, f"{leases.CHECK}{name}", f"{name} is in use"):
-            await check_index.forget(db, name)
-
-    with storage_errors():
-        with_database(config, forget)
-    print_json(row) if opts.json else print_line(f"deleted {index}")
-    return 0
 
 
 def run_rebuild(config: Config, opts: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
@@ -90,13 +91,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "headers are used; requires users (repeatable)",
     )  # fmt: skip
     parser.add_argument(
-        "--dashboards", nargs="?", const="", metavar="TEMPLATES",
-        help="rebuild dashboards when their cells change, from this folder of templates; without "
-        "a folder, the built-in page (default: serve the files of scrapy dashboards build)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dashboards-out", metavar="DIR",
-        help="folder of dashboards (default: dashboards in FRESHET_DATA_DIR)",
+        "--dashboards", metavar="TEMPLATES", type=Path,
+        help="folder of templates of dashboards (default: built-in page of all cells)",
     )  # fmt: skip
     add_options_of_app(parser)
 
@@ -104,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     from crawler.ops.schedule import command_line_settings
-    from crawler.web.dashboards.sources import checked_folders, find, output_folder
+    from crawler.web.dashboards.sources import find
     from crawler.web.options import (
         Address,
         WebOptions,
@@ -117,12 +113,9 @@ def run(config: Config, opts: argparse.Namespace) -> None:
 
     address = Address(ip_of(opts.host, "--host"), port_of(opts.port, "--port"))
     push = subscriptions_of(opts)
-    out = output_folder(config, opts.dashboards_out)
-    builds = None
-    if opts.dashboards is not None:
-        builds = checked_folders(opts.dashboards or None, out, "--dashboards-out")
-        # An error here ends the command; later errors are only printed.
-        find(builds.templates)
+    dashboards = opts.dashboards and opts.dashboards.absolute()
+    # An error here ends the command; later errors are shown in place of the pages.
+    find(dashboards)
     options = WebOptions(
         host=address.host,
         port=address.port,
@@ -130,8 +123,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         proxies=proxies_of(opts.trusted_proxy),
         hosts=(*config.web_hosts, *([host_of(push.callback)] if push else ())),
         push=push,
-        dashboards=out,
-        builds=builds,
+        dashboards=dashboards,
         settings=tuple(command_line_settings(opts.settings)),
     )
     asyncio.run(_serve(config, options, opts))

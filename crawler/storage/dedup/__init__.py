@@ -4,6 +4,6 @@
 `clusters` is authoritative: it names the original of posts that are duplicates of one another, and
 updates `posts` to match. `index` opens the index that the settings ask for, and rebuilds it,
 `claims` judges a batch of posts, `edits` removes posts, `boilerplate` learns the passages that the
-posts of a source share, `labels` stores people's decisions on pairs of posts. `check_index` manages
-the indexes of `scrapy duplicates check`. Sketches and similarity are in `crawler.dedup`.
+posts of a source share, `labels` stores people's decisions on pairs of posts. `check_index` has the
+temporary index of `scrapy duplicates check`. Sketches and similarity are in `crawler.dedup`.
 """

@@ -1,4 +1,4 @@
-"""Indexes of `scrapy duplicates check`: temporary, or kept under a name.
+"""Temporary indexes of `scrapy duplicates check`.
 
 Each has three collections and a document in `meta`, which is written first, so that the next run
 finds and removes the collections of a killed process.
@@ -6,7 +6,6 @@ finds and removes the collections of a killed process.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,19 +14,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from bson import ObjectId
-from pymongo import WriteConcern
-from typing_extensions import TypedDict
 
 from crawler.dedup.posts import ALONE, Candidate, Verdict, Verdicts
 from crawler.dedup.schemes import Scheme
-from crawler.errors import ConfigError, StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.dedup import claims, edits, signatures
 from crawler.storage.dedup.signatures import Registry
 from crawler.utils.process import has_ended, this_process
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-KEPT, TEMPORARY = "check ", "check-run "
+TEMPORARY = "check-run "
 MILLISECOND = timedelta(milliseconds=1)
 # The state of a process on another machine is unknown.
 ABANDONED = timedelta(days=7)
@@ -59,10 +54,6 @@ class Index:
         """Return the date of the next text without a date: later than all earlier ones."""
         self.last = max(self.last + MILLISECOND, now)
         return self.last
-
-    async def review(self) -> None:
-        """Compare texts again in which boilerplate was found since they were compared."""
-        await claims.review(self.registry, self.judged_at)
 
     async def judge(
         self, candidates: Sequence[Candidate], emptied: Sequence[str], now: datetime
@@ -103,10 +94,8 @@ class Index:
             before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
             if before and before[0] not in new_keys and before[0] != cluster["post"]:
                 replaced[cluster["post"]] = before[0]
-        noted = {"$set": {"at": now}, "$max": {"last": self.last}}
-        concern = registry.signatures.write_concern
-        meta = self.db.get_collection("meta", write_concern=concern)
-        await meta.update_one({"_id": self.key}, noted)
+        meta = self.db.get_collection("meta", write_concern=UNJOURNALED)
+        await meta.update_one({"_id": self.key}, {"$set": {"at": now}})
         return BatchVerdicts(await _current_verdicts(registry, claimed, clustered), replaced)
 
 
@@ -150,92 +139,23 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
     key = f"{TEMPORARY}{ObjectId()}"
     await db.meta.insert_one({"_id": key, "at": now} | this_process())
     try:
-        # A temporary index does not need to wait for the journal.
-        index = Index(db, key, _registry(db, key, scheme, UNJOURNALED))
+        index = Index(db, key, _registry(db, key, scheme))
         await index.registry.create_indexes()
         yield index
     finally:
         await _drop(db, key)
 
 
-def check_name(name: str) -> None:
-    """Raise ConfigError for an invalid index name."""
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"invalid name: {name!r}. Use up to 40 of the characters a-z, A-Z, 0-9, - and _"
-        )
-
-
-async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Index:
-    """Return the index kept under a name, creating it if needed.
-
-    Raises StorageError if the index has another scheme.
-    """
-    key = f"{KEPT}{name}"
-    new: Document = {"scheme": scheme.name, "made": now, "at": now, "last": LONG_AGO}
-    await db.meta.update_one({"_id": key}, {"$setOnInsert": new}, upsert=True)
-    meta = await db.meta.find_one({"_id": key}) or new
-    if meta["scheme"] != scheme.name:
-        stored = meta["scheme"].partition("-")[0]
-        same = f"--scheme {stored}, " if stored != scheme.name.partition("-")[0] else ""
-        raise StorageError(
-            f"index {name!r} has the scheme {meta['scheme']}, not {scheme.name}. Use {same}another "
-            f"name, or delete the index: scrapy duplicates kept --forget {name}"
-        )
-    index = Index(db, key, _registry(db, key, scheme, None), meta["last"])
-    await index.registry.create_indexes()
-    return index
-
-
-class KeptIndex(TypedDict):
-    """An index that `scrapy duplicates check --keep` stored."""
-
-    name: str
-    """Name of the index."""
-    scheme: str
-    """How the texts are compared."""
-    texts: int
-    """Number of texts."""
-    clusters: int
-    """Number of clusters of duplicates."""
-    made_at: datetime
-    """Time of the first check."""
-    used_at: datetime
-    """Time of the last check."""
-
-
-async def kept(db: Database) -> list[KeptIndex]:
-    """Return the kept indexes by name."""
-    rows: list[KeptIndex] = []
-    async for meta in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
-        texts, clusters, _ = (db[name] for name in _collections(meta["_id"]))
-        rows.append(
-            {
-                "name": meta["_id"].removeprefix(KEPT),
-                "scheme": meta["scheme"],
-                "texts": await texts.count_documents({}),
-                "clusters": await clusters.count_documents({}),
-                "made_at": meta["made"],
-                "used_at": meta["at"],
-            }
-        )
-    return rows
-
-
-async def forget(db: Database, name: str) -> None:
-    """Delete the index kept under a name."""
-    await _drop(db, f"{KEPT}{name}")
-
-
 def _collections(key: str) -> tuple[str, str, str]:
-    """Return the names of the collections. No kept name begins with a hyphen."""
-    name = key.removeprefix(KEPT) if key.startswith(KEPT) else key.replace(TEMPORARY, "-run-")
+    """Return the names of the collections of an index."""
+    name = key.removeprefix(TEMPORARY)
     return f"check_{name}_signatures", f"check_{name}_clusters", f"check_{name}_boilerplate"
 
 
-def _registry(db: Database, key: str, scheme: Scheme, concern: WriteConcern | None) -> Registry:
+def _registry(db: Database, key: str, scheme: Scheme) -> Registry:
+    # A temporary index does not need to wait for the journal.
     texts, clusters, boilerplate = (
-        db.get_collection(name, write_concern=concern) for name in _collections(key)
+        db.get_collection(name, write_concern=UNJOURNALED) for name in _collections(key)
     )
     if not scheme.weighs:
         return Registry(texts, clusters, scheme)

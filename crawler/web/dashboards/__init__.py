@@ -1,9 +1,5 @@
-"""Dashboards of cells, written by `scrapy dashboards build` and by the web app.
+"""Dashboards of cells, which the web app renders when they are requested.
 
-`sources` finds templates and static files; `build` renders pages, records the cells that each page
-reads, and writes the pages whose cells or templates have changed since the last build, once or
-every second in the web app, which serves the output folder.
-
-If rendering a page fails, its last version is kept, and other pages are not affected. Only the
-output folder is written to.
+`sources` finds templates and static files, and `render` renders a page from the cells of that
+moment.
 """

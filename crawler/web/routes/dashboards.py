@@ -1,4 +1,4 @@
-"""Dashboards of cells: the list of built pages, and their files."""
+"""Dashboards of cells: the list of pages, pages as they are now, and their files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import RedirectResponse, Response
 
-from crawler.web.dashboards.build import Record
+from crawler.storage import cells
+from crawler.utils.terminal import complain
+from crawler.web.dashboards.render import Cells, render, states
+from crawler.web.dashboards.sources import STATES, Sources, find
+from crawler.web.dependencies import WebDatabase
 from crawler.web.pages import page, path_to
 
 router = APIRouter(prefix="/dashboards")
@@ -38,11 +42,6 @@ class Dashboard(BaseModel):
     """A page made of cells."""
 
     path: str = Field(description="path of the page, relative to /dashboards/")
-    cells: int = Field(description="number of cells that the page reads")
-    written: bool = Field(description="whether the page exists; false if no build succeeded yet")
-    failed: bool = Field(
-        description="whether the last build of the page failed, so that an earlier version is shown"
-    )
 
 
 class Dashboards(BaseModel):
@@ -53,77 +52,75 @@ class Dashboards(BaseModel):
 
 @router.get("", name="dashboards.index")
 async def index(request: Request) -> Response:
-    """List the built dashboards."""
+    """List the dashboards."""
+    listed = await dashboards(request)
+    folder = request.app.state.options.dashboards
     return page(
-        request, "dashboards/index.html", dashboards=await _built(request),
-        is_current=request.app.state.options.builds is not None,
-    )  # fmt: skip
+        request, "dashboards/index.html", dashboards=listed.dashboards, is_built_in=folder is None
+    )
 
 
 @api.get("", name="dashboards.api")
 async def dashboards(request: Request) -> Dashboards:
-    """Return the built dashboards."""
-    return Dashboards(dashboards=await _built(request))
+    """Return the dashboards."""
+    sources = await _sources(request)
+    return Dashboards(dashboards=[Dashboard(path=path) for path in sorted(sources.pages)])
 
 
 @router.get("/{path:path}", name="dashboards.file")
 async def file(request: Request, path: str) -> Response:
-    """Return a file of the built dashboards."""
-    etag = request.headers.get("if-none-match", "")
-    response = await asyncio.to_thread(file_response, request.app.state.dashboards, path, etag)
-    if response.status_code == 404 and not path:
+    """Render a dashboard, or return a file that it uses."""
+    sources = await _sources(request)
+    name = f"{path}{INDEX}" if not path or path.endswith("/") else path
+    if name in sources.pages:
+        now = await _read(request)
+        rendered = await asyncio.to_thread(render, name, sources.pages[name], sources.folder, now)
+        if rendered.problem is not None:
+            complain("web", f"dashboards: {rendered.problem}")
+            raise HTTPException(500, rendered.problem)
+        body = rendered.text.encode("utf-8", "replace")
+    elif name == STATES:
+        body = states(await _read(request, content=False))
+    elif name in sources.files:
+        body = await asyncio.to_thread(_content, sources.files[name])
+    elif f"{name}/{INDEX}" in sources.pages:
+        return RedirectResponse(f"{quote(name.rpartition('/')[2])}/", 301)
+    elif not path:
         # The templates have no index.html: show the list of pages instead.
-        return Response(status_code=303, headers={"Location": path_to(request, "dashboards.index")})
-    return response
+        return RedirectResponse(path_to(request, "dashboards.index"), 303)
+    else:
+        raise HTTPException(404, "dashboard not found")
+    return _response(name, body, request.headers.get("if-none-match", ""))
 
 
-async def _built(request: Request) -> list[Dashboard]:
-    record = await asyncio.to_thread(Record.read, request.app.state.dashboards)
-    return [
-        Dashboard(
-            path=path,
-            cells=sum(map(len, built.cells.values())),
-            written=built.written,
-            failed=built.failed,
-        )
-        for path, built in sorted(record.pages.items())
-    ]
+async def _sources(request: Request) -> Sources:
+    """Find the sources; raises ConfigError if the folder of templates is gone."""
+    return await asyncio.to_thread(find, request.app.state.options.dashboards)
 
 
-def file_response(root: Path, path: str, etag: str = "") -> Response:
-    """Return the response to a request for a file of a folder.
+async def _read(request: Request, *, content: bool = True) -> Cells:
+    database: WebDatabase = request.app.state.database
+    async with database.opened() as store:
+        stored = await cells.read(store.db, content=content)
+    return Cells(stored, database.config.clock.now())
 
-    path: decoded, relative to the folder
-    etag: the If-None-Match header
-    """
-    hidden = any(part.startswith(".") or "\\" in part or "\0" in part for part in path.split("/"))
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file of the templates folder; raises HTTPException."""
     try:
-        response = None if hidden else _read(root.resolve(), path, etag)
-    except (OSError, ValueError, RuntimeError):
-        response = None
-    if response is None:
-        response = PlainTextResponse("no such page\n", 404)
-    response.headers.update(HEADERS)
-    return response
-
-
-def _read(root: Path, name: str, etag: str) -> Response | None:
-    """Return a file of the folder; raises OSError, ValueError or RuntimeError for bad paths."""
-    place = (root / name.lstrip("/")).resolve()
-    if not place.is_relative_to(root):
-        return None
-    if place.is_dir():
-        if name and not name.endswith("/"):
-            return Response(status_code=301, headers={"Location": f"{quote(place.name)}/"})
-        place /= INDEX
-    elif name.endswith("/"):
-        return None
-    with place.open("rb") as file:
-        body = file.read(MAX_FILE_BYTES + 1)
+        with path.open("rb") as opened:
+            body = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise HTTPException(404, error.strerror or "file not found") from None
     if len(body) > MAX_FILE_BYTES:
-        return PlainTextResponse("this file is too large for the web app\n", 404)
+        raise HTTPException(404, "this file is too large for the web app")
+    return body
+
+
+def _response(name: str, body: bytes, etag: str) -> Response:
+    """Return a body, or 304 if the browser has it. etag: the If-None-Match header."""
     own = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-    kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     kind = f"{kind}; charset=utf-8" if TEXTS.fullmatch(kind) else kind
-    headers = {"ETag": own, "Content-Type": kind}
+    headers = {"ETag": own, "Content-Type": kind} | HEADERS
     return Response(b"" if own == etag else body, 304 if own == etag else 200, headers)

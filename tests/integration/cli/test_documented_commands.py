@@ -50,7 +50,7 @@ SYNOPSIS = ("[", "…", "|")
 SERVING_SECONDS = 0.5
 SERVING = (
     ("feeds", "push"), ("refresh", "run"), ("notify", "deliver", "--follow"),
-    ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
+    ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"), ("web", "--dashboards"),
 )  # fmt: skip
 # Commands that write into the source tree, run for minutes, or need a password, a user of the web
 # app, a receiver of messages, a dead letter, a cluster or an object store; they have tests of their

@@ -57,7 +57,6 @@ COMMANDS = {
     "scrapy changes --json": "changes",
     "scrapy cron --json": "cron",
     "scrapy cron --systemd --json": "cron --systemd",
-    "scrapy dashboards build TEMPLATES --json": "dashboards build",
     "scrapy db start --json": "db start",
     "scrapy db status --json": "db status",
     "scrapy db stop --json": "db stop",
@@ -73,8 +72,6 @@ COMMANDS = {
     "scrapy duplicates explain URL_A URL_B --json": (
         "duplicates explain {site}/item-a.html {site}/item-b.html"
     ),
-    "scrapy duplicates kept --forget NAME --json": "duplicates kept --forget one --yes",
-    "scrapy duplicates kept --json": "duplicates kept",
     "scrapy duplicates list --cluster ID --json": "duplicates list --cluster {cluster}",
     "scrapy duplicates list --json": "duplicates list",
     "scrapy duplicates rebuild --json": "duplicates rebuild",
@@ -263,9 +260,6 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
     pages.file("front.html", "<h1>Today</h1>")
     read_cells(freshet, CELL.format(pages.url))
     assert run(freshet, "replan").code == 0
-    for name in ("one", "two"):
-        check = ("duplicates", "check", freshet.folder / "texts.jsonl", "--keep", name)
-        assert run(freshet, *check).code == 0
     for url in DEAD:
         letter = DeadLetter(f"copies {url}", "copies", url, datetime.now(UTC), 5, "a worker")
         on(uri, lambda there, letter=letter: add_dead_letter(there, letter))

@@ -86,21 +86,6 @@ def test_check_learns_boilerplate_of_each_source(freshet: Freshet, tmp_path: Pat
     assert json.loads(plain.out.splitlines()[5])["duplicate_of"] == 0
 
 
-def test_kept_check_reuses_learned_boilerplate(freshet: Freshet, tmp_path: Path) -> None:
-    path = tmp_path / "posts.jsonl"
-    found = []
-    for n in range(6):
-        path.write_text(json.dumps({"id": n, "text": framed(n), "source": "blog"}) + "\n")
-        done = run(freshet, "duplicates", "check", path, "--keep", "daily")
-        found.append(json.loads(done.out)["duplicate_of"])
-    assert found == [None, *[0] * (MIN_POSTS - 2), *[None] * (7 - MIN_POSTS)]
-    # The first post was compared again when the boilerplate became known.
-    path.write_text(json.dumps({"id": "c", "text": edited(framed(0), 2), "source": "blog"}) + "\n")
-    done = run(freshet, "duplicates", "check", path, "--keep", "daily")
-    assert json.loads(done.out)["duplicate_of"] == 0
-    assert run(freshet, "duplicates", "kept", "--forget", "daily", "--yes").code == 0
-
-
 def test_boilerplate_of_one_source_does_not_affect_others(stored: tuple[Db, str]) -> None:
     """A source that repeats an article in each post does not make it boilerplate elsewhere."""
     _, uri = stored

@@ -20,7 +20,6 @@ import pytest
 
 from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Result, Row
-from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
@@ -61,7 +60,40 @@ def duplicates(out: str) -> dict[Any, Any]:
 
 def has_no_leftovers(db: Db) -> bool:
     runs = db.meta.count_documents({"_id": {"$regex": "^check-run"}})
-    return not runs and not [name for name in db.list_collection_names() if "check_-run" in name]
+    return not runs and not any(name.startswith("check_") for name in db.list_collection_names())
+
+
+@contextmanager
+def piped(freshet: Freshet, folder: Path, *args: object) -> Iterator[tuple[Any, TextIO]]:
+    """Start a check that reads lines from a pipe that the test writes."""
+    path = folder / "pipe"
+    os.mkfifo(path)
+    process = freshet.start("duplicates", "check", path, *args)
+    with path.open("w", encoding="utf-8", buffering=1) as pipe:
+        yield process, pipe
+
+
+def put(pipe: TextIO, *rows: Row) -> None:
+    pipe.write("".join(json.dumps(row) + "\n" for row in rows))
+    pipe.flush()
+
+
+def answers(process: Any, count: int) -> list[Row]:
+    """Return `count` lines of output; fail if the next line does not arrive in time."""
+    rows: list[str] = []
+
+    def take() -> None:
+        while len(rows) < count:
+            rows.append(process.stdout.readline())
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+    seen = -1
+    while taker.is_alive() and seen < len(rows):
+        seen = len(rows)
+        taker.join(PATIENCE_SECONDS)
+    assert not taker.is_alive(), rows
+    return read("".join(rows))
 
 
 GROUPS = [
@@ -122,90 +154,30 @@ def test_check_reads_stdin_and_writes_output_file(
     assert duplicates(out.read_text())["m3"] == "m1"
 
 
-def test_kept_index_includes_texts_of_previous_runs(
-    freshet: Freshet, database: Db, tmp_path: Path
-) -> None:
-    first = check(freshet, written(tmp_path, *GROUPS[:3]), "--keep", "archive")
-    again = check(freshet, written(tmp_path, *GROUPS[1:]), "--keep", "archive")
-    assert set(duplicates(first.out).values()) == {None}
-    assert duplicates(again.out) == {
-        "s1": None, "z1": None, "m2": "m1", "z2": "z1", "alone": None, "m3": "m1", "s2": "s1"
-    }  # fmt: skip
-    once_more = check(freshet, tmp_path / "posts.jsonl", "--keep", "archive")
-    assert once_more.out == again.out
-    other = check(freshet, written(tmp_path, *GROUPS[3:5]), "--keep", "other")
-    assert set(duplicates(other.out).values()) == {None}
-    (kept, _) = list[Any](in_json(freshet, "duplicates", "kept"))
-    assert {name: kept[name] for name in ("name", "scheme", "texts", "clusters")} == {
-        "name": "archive", "scheme": "characters-3", "texts": 8, "clusters": 3,
-    }  # fmt: skip
-    shown = run(freshet, "duplicates", "kept").out.splitlines()
-    assert shown[3].split()[:4] == ["archive", "characters-3", "8", "3"]
-    assert database.signatures.count_documents({}) == 0
-
-
-def test_deleting_kept_index_requires_confirmation(freshet: Freshet, tmp_path: Path) -> None:
-    path = written(tmp_path, *GROUPS)
-    check(freshet, path, "--keep", "archive")
-    asked = run(freshet, "duplicates", "kept", "--forget", "archive")
-    assert (asked.code, asked.complaint) == (
-        1, "scrapy duplicates: this deletes archive with 8 texts. Re-run with --yes to confirm"
-    )  # fmt: skip
-    unknown = run(freshet, "duplicates", "kept", "--forget", "archiv", "--yes")
-    assert unknown.complaint == ("scrapy duplicates: index not found: 'archiv'. Available: archive")
-    done = run(freshet, "duplicates", "kept", "--forget", "archive", "--yes")
-    assert (done.code, done.out) == (0, "deleted archive with 8 texts\n")
-    assert run(freshet, "duplicates", "kept").out.startswith("no kept indexes. ")
-    assert duplicates(check(freshet, path, "--keep", "archive").out)["m1"] is None
-
-
-def test_kept_index_rejects_another_scheme(freshet: Freshet, tmp_path: Path) -> None:
-    path = written(tmp_path, *GROUPS)
-    check(freshet, path, "--keep", "archive", "--scheme", "words")
-    refused = check(freshet, path, "--keep", "archive")
-    assert (refused.code, refused.out) == (1, "")
-    assert refused.complaint == (
-        "scrapy duplicates: index 'archive' has the scheme words-3, not characters-3. Use --scheme "
-        "words, another name, or delete the index: scrapy duplicates kept --forget archive"
-    )
-    by_settings = check(freshet, path, "--keep", "archive", FRESHET_DUPLICATES="words")
-    assert by_settings.code == 0
-
-
-def test_kept_index_is_used_by_one_run_at_a_time(freshet: Freshet, tmp_path: Path) -> None:
-    path = written(tmp_path, *GROUPS)
-    check(freshet, path, "--keep", "archive")
-    with holding(freshet.env["MONGO_URI"], "duplicates check archive", elsewhere=True):
-        for refused in (
-            check(freshet, path, "--keep", "archive"),
-            run(freshet, "duplicates", "kept", "--forget", "archive", "--yes"),
-        ):
-            assert refused.code == 1
-            assert "archive is in use on far (process 7) since " in refused.complaint
-
-
 def test_late_text_with_earlier_date_is_original(freshet: Freshet, tmp_path: Path) -> None:
-    check(freshet, written(tmp_path, line(1, MUSEUM, "2026-03-02")), "--keep", "a")
-    late = [line(2, edited(MUSEUM, 2), "2026-03-01T23:59:59+00:00"), line(3, MUSEUM, 1772500000)]
-    one, other = read(check(freshet, written(tmp_path, *late), "--keep", "a").out)
-    assert one == {"id": 2, "duplicate_of": None, "similarity": None, "replaces": 1}
-    assert other["duplicate_of"] == 2
-    (again,) = read(check(freshet, written(tmp_path, late[0]), "--keep", "a").out)
+    early = line(2, edited(MUSEUM, 2), "2026-03-01T23:59:59+00:00")
+    with piped(freshet, tmp_path) as (process, pipe):
+        put(pipe, line(1, MUSEUM, "2026-03-02"))
+        answers(process, 1)
+        put(pipe, early, line(3, MUSEUM, 1772500000))
+        one, other = answers(process, 2)
+        assert one == {"id": 2, "duplicate_of": None, "similarity": None, "replaces": 1}
+        assert other["duplicate_of"] == 2
+        put(pipe, early, line(1, MUSEUM))
+        again, first = answers(process, 2)
     assert again == {"id": 2, "duplicate_of": None, "similarity": None}
-    (first,) = read(check(freshet, written(tmp_path, line(1, MUSEUM)), "--keep", "a").out)
     assert first["duplicate_of"] == 2
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_undated_lines_keep_their_order_across_runs(freshet: Freshet, tmp_path: Path) -> None:
+def test_undated_lines_keep_their_order_across_batches(freshet: Freshet, tmp_path: Path) -> None:
     same = [line(number, MUSEUM) for number in range(MANY)]
-    done = read(check(freshet, written(tmp_path, *same), "--keep", "a").out)
+    done = read(check(freshet, written(tmp_path, *same)).out)
     assert [row["id"] for row in done] == list(range(MANY))
     assert [row["duplicate_of"] for row in done] == [None] + [0] * (MANY - 1)
-    # The first run assigned times that are ahead of the clock.
-    (more,) = read(check(freshet, written(tmp_path, line("x", MUSEUM)), "--keep", "a").out)
-    assert more["duplicate_of"] == 0
     dated = line("y", MUSEUM, "2020-01-01")
-    (old,) = read(check(freshet, written(tmp_path, dated), "--keep", "a").out)
+    *_, old = read(check(freshet, written(tmp_path, *same, dated)).out)
     assert old["replaces"] == 0
 
 
@@ -294,10 +266,6 @@ def test_unreadable_and_unwritable_files_are_reported(freshet: Freshet, tmp_path
         ((tmp_path,), f"{tmp_path}: Is a directory"),
         ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
         ((path, "--output", path), f"--output {path}: this is the input file. Give another file"),
-        (
-            (path, "--keep", "../x"),
-            "invalid name: '../x'. Use up to 40 of the characters a-z, A-Z, 0-9, - and _",
-        ),
     ):  # fmt: skip
         done = check(freshet, *words)
         assert (done.code, done.complaint) == (1, f"scrapy duplicates: {message}")
@@ -309,39 +277,6 @@ def test_empty_file_prints_nothing(freshet: Freshet, tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(data)
         done = check(freshet, tmp_path / "x")
         assert (done.code, done.out, done.err) == (0, "", "")
-
-
-@contextmanager
-def piped(freshet: Freshet, folder: Path, *args: object) -> Iterator[tuple[Any, TextIO]]:
-    """Start a check that reads lines from a pipe that the test writes."""
-    path = folder / "pipe"
-    os.mkfifo(path)
-    process = freshet.start("duplicates", "check", path, *args)
-    with path.open("w", encoding="utf-8", buffering=1) as pipe:
-        yield process, pipe
-
-
-def put(pipe: TextIO, *rows: Row) -> None:
-    pipe.write("".join(json.dumps(row) + "\n" for row in rows))
-    pipe.flush()
-
-
-def answers(process: Any, count: int) -> list[Row]:
-    """Return `count` lines of output; fail if the next line does not arrive in time."""
-    rows: list[str] = []
-
-    def take() -> None:
-        while len(rows) < count:
-            rows.append(process.stdout.readline())
-
-    taker = threading.Thread(target=take, daemon=True)
-    taker.start()
-    seen = -1
-    while taker.is_alive() and seen < len(rows):
-        seen = len(rows)
-        taker.join(PATIENCE_SECONDS)
-    assert not taker.is_alive(), rows
-    return read("".join(rows))
 
 
 def test_slow_input_is_answered_immediately(freshet: Freshet, tmp_path: Path) -> None:
@@ -365,19 +300,8 @@ def test_ctrl_c_deletes_temporary_index(
         process.send_signal(end)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out) == (130, "")
-    assert err == ("scrapy duplicates: interrupted after 2 texts; nothing was kept\n")
+    assert err == "scrapy duplicates: interrupted after 2 texts\n"
     assert has_no_leftovers(database)
-
-
-def test_ctrl_c_keeps_named_index(freshet: Freshet, tmp_path: Path) -> None:
-    with piped(freshet, tmp_path, "--keep", "archive") as (process, pipe):
-        put(pipe, GROUPS[0])
-        answers(process, 1)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    assert err == "scrapy duplicates: interrupted after 1 text; kept in archive\n"
-    done = check(freshet, written(tmp_path, GROUPS[3]), "--keep", "archive")
-    assert duplicates(done.out) == {"m2": "m1"}
 
 
 def test_next_run_removes_index_of_killed_run(

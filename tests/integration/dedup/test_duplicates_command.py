@@ -308,12 +308,11 @@ def test_wrong_usage_is_reported(freshet: Freshet, words: tuple[str, ...], messa
 
 def test_help_lists_all_actions(freshet: Freshet) -> None:
     shown = duplicates(freshet, "--help").out
-    assert "scrapy duplicates [options] [list|explain|check|kept|rebuild] [ARG…]" in shown
+    assert "scrapy duplicates [options] [list|explain|check|rebuild] [ARG…]" in shown
     assert "scrapy duplicates [list] [--cluster ID] [--spider NAME] [--limit N]" in shown
     for action in (
         "explain [--spider NAME] URL_A",
         "check posts.jsonl",
-        "kept --forget",
         "rebuild -s",
     ):
         assert f"scrapy duplicates {action}" in shown

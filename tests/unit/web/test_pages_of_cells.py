@@ -1,4 +1,4 @@
-"""Dashboards of cells: display and escaping, staleness, and files written by a build."""
+"""Dashboards of cells: display and escaping, staleness, and the sources of pages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_local
-from crawler.web.dashboards import sources
-from crawler.web.dashboards.build import RECORD, Cells, Done, Record, address, age, build
-from crawler.web.routes.dashboards import MAX_FILE_BYTES, file_response
+from crawler.web.dashboards.render import Cells, Rendered, address, age, render, states
+from crawler.web.dashboards.sources import find
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 EVIL = '<script>alert("1")</script>'
@@ -37,10 +36,10 @@ def _hash(content: Row | None) -> str | None:
 
 
 class Folders:
-    """Templates, the pages built from them, and the cells."""
+    """A folder of templates, and the cells."""
 
     def __init__(self, home: Path) -> None:
-        self.templates, self.out = home / "templates", home / "out"
+        self.templates = home / "templates"
         self.templates.mkdir()
         self.cells: list[Row] = []
 
@@ -49,24 +48,26 @@ class Folders:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def build(self, now: datetime = NOW, retry: bool = True, builtin: bool = False) -> Done:
-        templates = sources.find(None if builtin else self.templates)
-        return build(Cells(self.cells, now), templates, self.out, retry=retry)
+    def render(
+        self, name: str = "index.html", now: datetime = NOW, *, builtin: bool = False
+    ) -> Rendered:
+        sources = find(None if builtin else self.templates)
+        return render(name, sources.pages[name], sources.folder, Cells(self.cells, now))
 
-    def page(self, name: str = "index.html") -> str:
-        return (self.out / name).read_text(encoding="utf-8")
+    def page(self, name: str = "index.html", now: datetime = NOW, *, builtin: bool = False) -> str:
+        rendered = self.render(name, now, builtin=builtin)
+        assert rendered.problem is None
+        return rendered.text
 
     def rendered(self, text: str, *cells: Row) -> str:
         self.template("index.html", text)
         self.cells = list(cells)
-        done = self.build()
-        assert not done.problems, done.problems
         return self.page()
 
-    def problem(self, text: str, *cells: Row) -> str:
+    def problem(self, text: str, *cells: Row) -> str | None:
         self.template("index.html", text)
         self.cells = list(cells)
-        return self.build().problems["index.html"].removeprefix(f"{self.templates}/")
+        return self.render().problem
 
 
 @pytest.fixture
@@ -94,8 +95,7 @@ def test_cell_content_is_escaped(folders: Folders, content: Row) -> None:
 
 def test_names_and_errors_are_escaped(folders: Folders) -> None:
     folders.cells = [cell(EVIL, {"value": 1}, EVIL, error=f'">{EVIL}', content_hash='"><b>')]
-    folders.build(builtin=True)
-    page = folders.page()
+    page = folders.page(builtin=True)
     assert "alert" not in page.replace(ESCAPED, "")
     assert '"><b>' not in page
 
@@ -189,130 +189,72 @@ def test_problem_names_template_line_and_cause(folders: Folders, text: str, prob
     folders.template("_p.html", '\n{{ cell("e") }}')
     given = (cell("a", {"value": 1}), cell("b", {}, "x"), cell("b", {}, "y"))
     assert folders.problem(text, *given) == problem
-    assert not (folders.out / "index.html").exists()
 
 
 def test_binary_template_is_a_problem(folders: Folders) -> None:
     (folders.templates / "index.html").write_bytes(b"\xff")
-    assert "UnicodeDecodeError" in folders.build().problems["index.html"]
+    assert "UnicodeDecodeError" in (folders.render().problem or "")
 
 
-def test_failed_page_keeps_its_file(folders: Folders) -> None:
-    folders.template("b.html", 'good {{ cell("c").value }}')
-    folders.rendered('old {{ cell("c").value }}', cell("c", {"value": 1}))
-    folders.cells = [cell("c", {"value": 2})]
-    folders.template("index.html", 'new {{ cell("d").value }}')
-    done = folders.build()
-    assert done.pages == {"b.html": "written", "index.html": "failed"}
-    assert (folders.page(), folders.page("b.html")) == ("old 1", "good 2")
-    assert folders.build().pages == {"b.html": "unchanged", "index.html": "failed"}
-    assert folders.build(retry=False).pages["index.html"] == "unchanged"
-    folders.cells.append(cell("d", {"value": 3}))
-    assert folders.build(retry=False).pages == {"b.html": "unchanged", "index.html": "written"}
-    assert folders.page() == "new 3"
-
-
-def test_page_is_rebuilt_only_if_its_cells_change(folders: Folders) -> None:
-    folders.template("b.html", '{{ cell("b").value }}')
-    before = cell("a", {"value": 1}), cell("b", {"value": 1})
-    folders.rendered('{{ show("a") }}', *before)
-    old_stat = (folders.out / "index.html").stat()
-    assert folders.build().pages == {"b.html": "unchanged", "index.html": "unchanged"}
-    later = before[0] | {"refreshed_at": NOW, "refreshed": 9}
-    folders.cells = [later, cell("b", {"value": 2})]
-    assert folders.build().pages == {"b.html": "written", "index.html": "unchanged"}
-    assert (folders.out / "index.html").stat().st_mtime_ns == old_stat.st_mtime_ns
-    for more in ({"error": "status 500"}, {"error": "status 404"}, {"refreshed_at": None}):
-        folders.cells[0] = before[0] | more
-        assert folders.build().pages["index.html"] == "written", more
-    states = json.loads(folders.page("cells.json"))
-    assert states["market cell:b"] == {
-        "refreshed_at": "2026-05-01T11:57:00+00:00", "hash": _hash({"value": 2}), "stale": False,
-    }  # fmt: skip
-
-
-def test_page_is_rebuilt_when_its_cells_become_stale(folders: Folders) -> None:
-    folders.rendered('{{ show("a") }}', cell("a", {"value": 1}))
-    assert folders.build(NOW + timedelta(hours=1)).pages == {"index.html": "written"}
-    assert 'title="last read 63 min ago, period 5 minutes"' in folders.page()
+def test_page_shows_cells_as_they_are_now(folders: Folders) -> None:
+    assert "1" in folders.rendered('{{ show("a") }}', cell("a", {"value": 1}))
+    later = folders.page(now=NOW + timedelta(hours=1))
+    assert 'title="last read 63 min ago, period 5 minutes"' in later
+    folders.cells = [cell("a", {"value": 1}, error="status 500")]
+    assert 'title="last read failed: status 500"' in folders.page()
 
 
 def test_second_cell_with_same_name_fails_the_page(folders: Folders) -> None:
     folders.rendered('{{ cell("a").value }}', cell("a", {"value": 1}))
     folders.cells.append(cell("a", {"value": 1}, "other"))
-    assert folders.build().pages == {"index.html": "failed"}
+    assert "several spiders have a cell 'a'" in (folders.render().problem or "")
 
 
-def test_page_of_all_cells_is_rebuilt_for_new_cells(folders: Folders) -> None:
-    folders.cells = [cell("a", {"value": 1})]
-    assert folders.build(builtin=True).pages == {"index.html": "written"}
-    assert 'data-count="1"' in folders.page()
-    folders.cells.append(cell("b", {"value": 1}))
-    assert folders.build(builtin=True).pages == {"index.html": "written"}
-    assert folders.build(builtin=True).pages == {"index.html": "unchanged"}
+def test_pages_list_the_cells_that_scripts_compare(folders: Folders) -> None:
+    folders.cells = [cell("a", {"value": 1}), cell("b", {"value": 1})]
+    every = folders.page(builtin=True)
+    assert 'data-count="2"' in every
+    text = '{% extends "freshet/base.html" %}{% block content %}{{ cell("a").value }}{% endblock %}'
+    folders.template("index.html", text)
+    page = folders.page()
+    assert "data-count" not in page
+    assert f'data-shown="market cell:a" data-hash="{_hash({"value": 1})}"' in page
+    assert "market cell:b" not in page
+
+
+def test_states_of_all_cells(folders: Folders) -> None:
+    cells = [cell("a", {"value": 1}), cell("b")]
+    assert json.loads(states(Cells(cells, NOW))) == {
+        "market cell:a": {
+            "refreshed_at": "2026-05-01T11:57:00+00:00", "hash": _hash({"value": 1}), "stale": False
+        },
+        "market cell:b": {"refreshed_at": None, "hash": None, "stale": True},
+    }  # fmt: skip
 
 
 def test_built_in_page_without_cells(folders: Folders) -> None:
-    folders.build(builtin=True)
-    assert "No cells yet" in folders.page()
+    assert "No cells yet" in folders.page(builtin=True)
 
 
-def test_missing_or_outdated_output_is_rebuilt(folders: Folders) -> None:
-    folders.template("_p", "1")
-    folders.rendered("{% include '_p' %}", cell("a", {"value": 1}))
-    (folders.out / "index.html").unlink()
-    assert folders.build().pages == {"index.html": "written"}
-    folders.template("_p", "2")
-    assert folders.build().pages == {"index.html": "written"}
-    assert folders.page() == "2"
-    for broken in ("{", "[]", '{"pages": {"../x": {"cells": {}, "written": true}}}'):
-        (folders.out / RECORD).write_text(broken, encoding="utf-8")
-        assert folders.build().pages == {"index.html": "written"}
-    (folders.out / RECORD).unlink()
-    assert folders.build().pages == {"index.html": "written"}
-    assert folders.build().pages == {"index.html": "unchanged"}
-
-
-def test_removed_templates_delete_only_built_files(folders: Folders) -> None:
-    folders.template("sub/old.html", "x")
-    folders.template("sub/a.css", "x")
-    folders.rendered("x")
-    (folders.out / "mine.html").write_text("mine", encoding="utf-8")
-    (folders.templates / "sub/old.html").unlink()
-    (folders.templates / "sub/a.css").unlink()
-    assert folders.build().pages == {"index.html": "written", "sub/old.html": "removed"}
-    assert not (folders.out / "sub").exists()
-    assert (folders.out / "mine.html").exists()
-    assert set(Record.read(folders.out).pages) == {"index.html"}
-
-
-def test_static_files_are_copied_but_not_partials(folders: Folders) -> None:
+def test_sources_are_pages_and_files_but_not_partials(folders: Folders) -> None:
     folders.template("style/a.css", "a {}")
     folders.template("_parts/b.html", "b")
     folders.template(".git/c.html", "c")
+    folders.template("d.html~", "d")
     folders.template("freshet.css", "own {}")
     folders.template("deep/er/page.html", '{% extends "freshet/base.html" %}')
-    done = folders.build()
-    assert done.pages == {"deep/er/page.html": "written"}
-    paths = {str(path.relative_to(folders.out)) for path in folders.out.rglob("*")}
-    assert {name for name in paths if (folders.out / name).is_file()} == {
-        RECORD, "cells.json", "deep/er/page.html", "freshet.css", "freshet.js", "style/a.css",
-    }  # fmt: skip
-    assert folders.page("freshet.css") == "own {}"
+    sources = find(folders.templates)
+    assert sources.pages == {"deep/er/page.html": "deep/er/page.html"}
+    assert sources.files.keys() == {"freshet.css", "freshet.js", "style/a.css"}
+    assert sources.files["freshet.css"].read_text() == "own {}"
     assert 'href="../../freshet.css"' in folders.page("deep/er/page.html")
-    folders.template("style/a.css", "b {}")
-    folders.build()
-    assert folders.page("style/a.css") == "b {}"
 
 
-def test_cells_used_by_imports_are_recorded_per_page(folders: Folders) -> None:
+def test_imports_read_the_cells_of_each_request(folders: Folders) -> None:
     folders.template("_m.html", '{% set v = cell("a").value %}{% macro m() %}{{ v }}{% endmacro %}')
-    for name in ("b.html", "index.html"):
-        folders.template(name, '{% import "_m.html" as m %}{{ m.m() }}')
-    folders.cells = [cell("a", {"value": 1})]
-    folders.build()
-    folders.cells = [cell("a", {"value": 2})]
-    assert folders.build().pages == {"b.html": "written", "index.html": "written"}
+    text = '{% import "_m.html" as m %}{{ m.m() }}'
+    assert folders.rendered(text, cell("a", {"value": 1})) == "1"
+    assert folders.rendered(text, cell("a", {"value": 2})) == "2"
 
 
 @pytest.mark.parametrize("name", [None, "_only.html", "cells.json"])
@@ -322,25 +264,9 @@ def test_rejects_template_folder_without_pages(folders: Folders, name: str | Non
     if name == "cells.json":
         folders.template("index.html", "x")
     with pytest.raises(ConfigError, match="no pages found" if name != "cells.json" else "states"):
-        folders.build()
+        find(folders.templates)
     with pytest.raises(ConfigError, match="template folder not found"):
-        sources.find(folders.templates / "none")
-
-
-def test_unwritable_page_fails_alone(folders: Folders) -> None:
-    (folders.out / "index.html" / "x").mkdir(parents=True)
-    folders.template("b.html", "b")
-    folders.template("index.html", "x")
-    done = folders.build()
-    assert done.pages == {"b.html": "written", "index.html": "failed"}
-    assert done.problems["index.html"].startswith(f"{folders.out}/index.html: ")
-
-
-def test_rejects_output_folder_that_is_a_file(folders: Folders) -> None:
-    folders.template("index.html", "x")
-    folders.out.write_text("x", encoding="utf-8")
-    with pytest.raises(ConfigError, match="out"):
-        folders.build()
+        find(folders.templates / "none")
 
 
 @pytest.mark.parametrize(
@@ -356,44 +282,6 @@ def test_only_web_addresses_are_linked() -> None:
     assert [address(url) for url in ("https://a/", " HTTP://a/", "javascript:x", None)] == [
         "https://a/", "HTTP://a/", "#", "#",
     ]  # fmt: skip
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "out/sub").mkdir(parents=True)
-    for name in ("secret", "out/index.html", "out/.hidden", "out/sub/index.html", "out/a b.css"):
-        (tmp_path / name).write_text(name, encoding="utf-8")
-    with (tmp_path / "out/big").open("wb") as file:
-        file.truncate(MAX_FILE_BYTES + 1)
-    (tmp_path / "out/link").symlink_to(tmp_path / "secret")
-    return (tmp_path / "out").resolve()
-
-
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("", 200), ("index.html", 200), ("sub/", 200), ("sub", 301), ("a b.css", 200),
-        ("/sub/", 200), ("none", 404), ("index.html/", 404), (".hidden", 404),
-        ("sub/../.hidden", 404), ("../secret", 404), ("link", 404), ("a\0b", 404),
-        ("\\..\\secret", 404), ("*", 404), ("http://evil.example/", 404), ("a" * 5000, 404),
-        ("big", 404),
-    ],
-)  # fmt: skip
-def test_serves_only_files_of_the_folder(root: Path, path: str, status: int) -> None:
-    result = file_response(root, path)
-    assert result.status_code == status
-    assert "default-src 'self'" in result.headers["Content-Security-Policy"]
-    if status == 301:
-        assert result.headers["Location"] == "sub/"
-    if status == 404:
-        assert b"secret" not in result.body
-
-
-def test_unchanged_file_is_304(root: Path) -> None:
-    first = file_response(root, "")
-    assert first.headers["Content-Type"] == "text/html; charset=utf-8"
-    again = file_response(root, "", first.headers["ETag"])
-    assert (again.status_code, again.body) == (304, b"")
 
 
 @pytest.mark.parametrize(

@@ -230,15 +230,55 @@ def commute(first: Choice, second: Choice, commands: Mapping[int, Command]) -> b
     return None not in (one.collection, other.collection) and one.collection != other.collection
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What is tried in all interleavings.
+
+    begin:       restores the documents, and returns the processes
+    documents:   returns all documents that the processes share
+    after_death: repeats the work of a process that died, once the others have ended
+    problem:     returns what is wrong at the end; None: nothing
+    are_alike:   all processes do the same work, so states that differ only in who is who are one
+    """
+
+    begin: Callable[[], Awaitable[list[Awaitable[Any]]]]
+    documents: Callable[[], Awaitable[Any]]
+    after_death: Callable[[int], Awaitable[None]]
+    problem: Callable[[], Awaitable[str | None]]
+    are_alike: bool = False
+
+
+@dataclass
+class Switches:
+    """The switches from a process to another one, although it could have continued."""
+
+    count: int = 0
+    last: int | None = None
+
+    def after(self, choice: Choice, running: Sequence[int]) -> int:
+        """Return the number of switches after a further step. A death is none."""
+        is_switch = self.last in running and choice.process != self.last and not choice.dies
+        return self.count + is_switch
+
+    def note(self, choice: Choice, running: Sequence[int]) -> None:
+        """Count a step."""
+        self.count = self.after(choice, running)
+        if not choice.dies:
+            self.last = choice.process
+
+    def key(self, order: tuple[int, ...]) -> bytes:
+        """Return what a state has in addition: different numbers leave different choices."""
+        last = -1 if self.last is None else order.index(self.last)
+        return f" {self.count} {last}".encode()
+
+
 @dataclass
 class _Explorer:
     """The states that have been reached, and the interleavings still to follow."""
 
     steppers: Sequence[Stepper]
-    begin: Callable[[], Awaitable[list[Awaitable[Any]]]]
-    documents: Callable[[], Awaitable[Any]]
-    # All processes do the same work, so states that differ only in who is who are one.
-    are_alike: bool
+    trial: Trial
+    max_switches: int | None
     # The steps that were not tried in a state, because another interleaving has the same effect.
     seen: dict[bytes, frozenset[Choice]] = field(default_factory=dict)
     waiting: list[tuple[Interleaving, frozenset[Choice]]] = field(
@@ -252,31 +292,43 @@ class _Explorer:
         """
         given, sleeping = self.waiting.pop()
         labels: dict[ObjectId, str] = {}
-        for stepper, work in zip(self.steppers, await self.begin(), strict=True):
+        for stepper, work in zip(self.steppers, await self.trial.begin(), strict=True):
             stepper.history.clear()
             await stepper.start(work, labels)
         dead: int | None = None
         done: list[Choice] = []
+        switches = Switches()
         for choice in given:
+            switches.note(choice, self._running(dead))
             dead = await self._take(choice, dead)
             done.append(choice)
         shared: str | None = None
         while True:
-            shared = shared or repr(plain(await self.documents(), labels))
+            shared = shared or repr(plain(await self.trial.documents(), labels))
             running, (digest, order) = self._running(dead), self._digest(dead, shared)
+            if self.max_switches is not None:
+                digest += switches.key(order)
             is_new = digest not in self.seen
             choices = self._untried(digest, order, running, sleeping, dead)
+            if self.max_switches is not None:
+                # Steps that commute with a step beyond the limit must not be left out.
+                sleeping = frozenset()
+                choices = [
+                    each for each in choices
+                    if switches.after(each, running) <= self.max_switches
+                ]  # fmt: skip
             if not choices:
                 break
             commands = {number: self.steppers[number].command for number in running}
             for at, other in enumerate(choices[1:], 1):
-                asleep = sleeping.union(choices[:at])
+                asleep = sleeping.union(choices[:at] if self.max_switches is None else ())
                 kept = frozenset(each for each in asleep if commute(each, other, commands))
                 self.waiting.append(((*done, other), kept))
             choice = choices[0]
             sleeping = frozenset(each for each in sleeping if commute(each, choice, commands))
             if commands[choice.process].is_write:
                 shared = None
+            switches.note(choice, running)
             dead = await self._take(choice, dead)
             done.append(choice)
         for number in running:
@@ -297,7 +349,7 @@ class _Explorer:
     def _digest(self, dead: int | None, shared: str) -> tuple[bytes, tuple[int, ...]]:
         """Return a digest of a state, and the order of the processes in which it was computed."""
         numbers = range(len(self.steppers))
-        orders = list(permutations(numbers)) if self.are_alike else [tuple(numbers)]
+        orders = list(permutations(numbers)) if self.trial.are_alike else [tuple(numbers)]
         return min((self._digest_in(order, dead, shared), order) for order in orders)
 
     def _digest_in(self, order: tuple[int, ...], dead: int | None, shared: str) -> bytes:
@@ -332,27 +384,20 @@ class _Explorer:
 
 async def explore(
     steppers: Sequence[Stepper],
-    begin: Callable[[], Awaitable[list[Awaitable[Any]]]],
-    documents: Callable[[], Awaitable[Any]],
-    after_death: Callable[[int], Awaitable[None]],
-    problem: Callable[[], Awaitable[str | None]],
-    *,
-    are_alike: bool = False,
+    trial: Trial,
+    max_switches: int | None = None,
     max_failures: int = 5,
 ) -> Explored:
     """Run processes in all interleavings of their commands, in which at most one of them dies.
 
-    begin:       restores the documents, and returns the processes
-    documents:   returns all documents that the processes share
-    after_death: repeats the work of a process that died, once the others have ended
-    problem:     returns what is wrong at the end; None: nothing
-    are_alike:   all processes do the same work
+    max_switches: maximum number of switches from a process to another one, although it could have
+                  continued (iterative context bounding: Musuvathi and Qadeer, PLDI 2007); None: all
 
     Of interleavings that differ only in the order of steps that commute, one is followed (sleep
     sets: Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). A
     process that dies before a read has the same effects as one that dies before its next write.
     """
-    explorer, result = _Explorer(steppers, begin, documents, are_alike), Explored()
+    explorer, result = _Explorer(steppers, trial, max_switches), Explored()
     while explorer.waiting and len(result.failures) < max_failures:
         interleaving, dead, is_end = await explorer.follow()
         if not is_end:
@@ -361,9 +406,9 @@ async def explore(
             if number != dead:
                 await stepper.result()
         if dead is not None:
-            await after_death(dead)
+            await trial.after_death(dead)
         result.endings += 1
-        if (wrong := await problem()) is not None:
+        if (wrong := await trial.problem()) is not None:
             result.failures[interleaving] = wrong
     result.states = len(explorer.seen)
     return result

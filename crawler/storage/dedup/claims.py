@@ -426,14 +426,11 @@ async def _judge_stored(
     if late := [row for post, row in stored if signatures.is_late(post, row)]:
         verdicts |= await _kept_verdicts(registry, late, now)
         stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
-    # Posts without a shared cluster are released in one step; relearned sources have many.
-    shared = await clusters.existing_clusters(
-        registry, {row["cluster"] for _, row in stored if "cluster" in row}
-    )
+    # Posts without copies are released in one step; relearned sources have many.
     again = [
         replace(signatures.merged(registry, post, row), edited=False)
         for post, row in stored
-        if row.get("cluster") not in shared and row["sketch"] != post.sketch.encode()
+        if "cluster" not in row and row["sketch"] != post.sketch.encode()
     ]
     left = {post.id for post in again}
     gone = await edits.forget(registry, [row for post, row in stored if post.id in left], now)

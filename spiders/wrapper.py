@@ -143,7 +143,7 @@ class WrapperSpider(Spider):
         """
         settings.set("CONCURRENT_ITEMS", 1, priority="addon")
         if Config.of(settings).redis_url is not None and not settings.getbool(INSPECTS):
-            settings.set("SCHEDULER", "crawler.frontier.redis_queue.Scheduler", priority="addon")
+            settings.set("SCHEDULER", "crawler.frontier.scheduler.Scheduler", priority="addon")
         super().update_settings(settings)
 
     @classmethod

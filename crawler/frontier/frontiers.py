@@ -398,7 +398,7 @@ class SharedFrontier(Frontier):
 
     async def _watch(self) -> None:
         """Poll for requests that Scrapy has finished, because it has no signal for that."""
-        from crawler.frontier.redis_queue import Scheduler
+        from crawler.frontier.scheduler import Scheduler
 
         engine = self._run.crawler.engine
         scheduler = engine.scheduler if engine is not None else None

@@ -26,9 +26,9 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
         "crawler.fetch.large_bodies.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.redirect.MetaRefreshMiddleware": None,
-        "crawler.fetch.lean.MetaRefreshMiddleware": 580,
+        "crawler.fetch.redirects.MetaRefreshMiddleware": 580,
         "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
-        "crawler.fetch.lean.RedirectMiddleware": 600,
+        "crawler.fetch.redirects.RedirectMiddleware": 600,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried
@@ -49,12 +49,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.ops.extensions.FreeSpace": 60,
     },
 }
-CLASSES = {
-    "DOWNLOADER": "crawler.fetch.downloader.Downloader",
-    "LOG_FORMATTER": "crawler.fetch.lean.LogFormatter",
-    "SCHEDULER_PRIORITY_QUEUE": "crawler.fetch.lean.Queues",
-    "STATS_CLASS": "crawler.fetch.lean.Stats",
-}
+DOWNLOADER = "crawler.fetch.downloader.Downloader"
 # Scrapy imports an extension before it checks whether the extension is enabled, even one that is
 # None in EXTENSIONS. Importing these two takes 0.2 s (aiohttp, Twisted's terminal support).
 SLOW_EXTENSIONS = {
@@ -85,8 +80,7 @@ class FreshetAddon:
         base = settings.getdict("EXTENSIONS_BASE")
         enabled = {path: order for path, order in base.items() if path not in disabled}
         settings.set("EXTENSIONS_BASE", enabled, priority="addon")
-        for name, path in CLASSES.items():
-            settings.set(name, path, priority="addon")
+        settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
         for name, value in politeness_settings(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
 

@@ -10,10 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from scrapy import Request, Spider, signals
+from scrapy import Request, Spider
 from scrapy.core import downloader
 from scrapy.core.downloader import Slot
 from scrapy.crawler import Crawler
@@ -25,14 +24,11 @@ from scrapy.exceptions import (
 )
 from scrapy.http import Response
 from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from crawler.errors import NoConnection
 from crawler.extract.response import CONDITIONS
 from crawler.extract.site_definition import Wrapper
-from crawler.fetch.lean import Signals
 from crawler.frontier.session import Session
 from crawler.items import Target
 from crawler.utils.time import http_date
@@ -130,42 +126,7 @@ class Downloader(downloader.Downloader):
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._min_delays: dict[str, float] = {}
-        # Receivers are kept by sender, so these are the same signals. The scraper, which is created
-        # later, uses them, too.
-        crawler.signals = self.signals = Signals(crawler.signals.sender)
         self._sending: set[asyncio.Task[Any]] = set()
-
-    def fetch(self, request: Request) -> Deferred[Response | Request]:  # type: ignore[override] # Scrapy passes no spider
-        """Send a request through the middlewares; return a response, or a request to schedule."""
-        self.active.add(request)
-        return deferred_from_coro(self._fetch(request))
-
-    async def _fetch(self, request: Request) -> Response | Request:
-        try:
-            return await self.middleware.download_async(self._enqueue_request, request)
-        finally:
-            self.active.remove(request)
-
-    async def _enqueue_request(self, request: Request) -> Response:
-        """Download a request: directly if its slot is free, else through the slot's queue.
-
-        Scrapy starts another task for each request, and waits for it.
-        """
-        key, slot = self._get_slot(request)
-        is_free = slot.free_transfer_slots() > 0 and not slot.queue
-        has_delay = slot.delay or key in self._min_delays
-        if not is_free or has_delay or slot.latercall or self.is_closing:
-            return await super()._enqueue_request(request)
-        slot.lastseen = monotonic()
-        request.meta[self.DOWNLOAD_SLOT] = key
-        slot.active.add(request)
-        self.signals.send_catch_log(
-            signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
-        )
-        try:
-            return await self._download(slot, request)
-        finally:
-            slot.active.remove(request)
 
     def give_up(self) -> None:
         """Cancel all requests in progress; they fail with RunEnded."""

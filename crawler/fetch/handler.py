@@ -139,28 +139,6 @@ class BoundedChunks(_ChunkedTransferDecoder):
             self._end(self._rest.pop())
 
 
-class BriefPause:
-    """Stands in for a connection until a response has a reader, which it gets immediately.
-
-    Twisted pauses a connection until then, which takes two system calls.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.is_paused = False
-
-    def pauseProducing(self) -> None:  # noqa: N802 - Twisted's name
-        """Note the pause."""
-        self.is_paused = True
-
-    def resumeProducing(self) -> None:  # noqa: N802
-        """Note the end of the pause."""
-        self.is_paused = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-
 class BoundedParser(_LenientHTTPClientParser):
     """Parses the headers of a response, including interim (1xx) responses, within limits."""
 
@@ -181,17 +159,7 @@ class BoundedParser(_LenientHTTPClientParser):
         self.interim += self.response.code < 200
         if self.interim > MAX_INTERIM:
             raise BadResponse(f"more than {MAX_INTERIM} interim (1xx) responses")
-        transport: Any = self.transport
-        connection = transport._producer
-        transport._producer = brief = BriefPause(connection)
-        try:
-            super().allHeadersReceived()  # type: ignore[no-untyped-call]
-        finally:
-            # Otherwise the response has ended already.
-            if transport._producer is brief:
-                transport._producer = connection
-                if brief.is_paused:
-                    connection.pauseProducing()
+        super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
         """Parse a header line; raises BadResponse if the headers are too large."""

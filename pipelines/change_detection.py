@@ -45,7 +45,7 @@ from crawler.items import (
 )
 from crawler.storage import posts, visits
 from crawler.storage.client import Document
-from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from crawler.utils.text import count
 from crawler.utils.time import EPOCH, NEVER, http_date
 from pipelines.broken import BreakageDetector, is_replaced
@@ -145,7 +145,7 @@ class ChangesPipeline(SessionPipeline):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
+        self.sandbox = ProcessPool.forking(MAX_DIFF_SECONDS, MAX_DIFF_MB)
         self.detector = BreakageDetector(session.run)
         self.noise = NoiseDetector(session.run)
 
@@ -197,7 +197,8 @@ class ChangesPipeline(SessionPipeline):
         if is_quick(before, after):
             return diff_size(before, after)
         try:
-            return await self.sandbox.run(partial(diff_size, before, after))
+            size: int = await self.sandbox.run(partial(diff_size, before, after))
+            return size
         except LimitExceeded as problem:
             url = fetched.target.url
             logger.warning("Size of the change of %s estimated: the comparison %s", url, problem)

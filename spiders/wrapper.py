@@ -48,9 +48,11 @@ from crawler.extract.response import (
     asks_password,
     decoded,
     failure_text,
+    is_heavy,
     is_long,
     judge,
     moved_to,
+    out_of_memory,
     page_of,
     page_problem,
     parts_of,
@@ -71,10 +73,7 @@ from crawler.storage import cells
 from crawler.utils.sandbox import (
     LimitExceeded,
     ProcessPool,
-    Sandbox,
     TimeLimitExceeded,
-    is_heavy,
-    out_of_memory,
     time_limit,
 )
 from crawler.utils.text import storable_name
@@ -171,7 +170,7 @@ class WrapperSpider(Spider):
         self.config = Config.of(crawler.settings)
         self.clock = self.config.clock
         self.wrapper = self.wrapper.completed(self.config)
-        self.sandbox = Sandbox(self.config.read_seconds, self.config.read_mb)
+        self.sandbox = ProcessPool.forking(self.config.read_seconds, self.config.read_mb)
 
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
@@ -335,10 +334,10 @@ class WrapperSpider(Spider):
     async def read_in_subprocess(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """Run `read_safely` in a subprocess; return its copy of the Fetched."""
         try:
-            return await self.sandbox.run(lambda: self.read_safely(fetched, read))
+            fetched = await self.sandbox.run(lambda: self.read_safely(fetched, read))
         except LimitExceeded as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
-            return fetched
+        return fetched
 
     def read_safely(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """Fill a Fetched with `read`; an exception or timeout becomes its outcome."""

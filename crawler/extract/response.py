@@ -11,6 +11,7 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard
 
+from lxml import etree
 from scrapy.exceptions import (
     CannotResolveHostError,
     DownloadConnectionRefusedError,
@@ -27,7 +28,6 @@ from crawler.extract.fields import node_text
 from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.extract.shells import MAX_TEXT_CHARACTERS, needs_browser
 from crawler.items import Fetched, Outcome, Validators
-from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 from crawler.utils.text import GUESSED_BYTES, guessed_encoding
 from crawler.utils.time import http_date
 
@@ -38,6 +38,19 @@ PARTIAL = 206
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
 LONG_BYTES = 30_000
+# Larger pages are heavy. 300 kB is enough for a tag with 80,000 attributes, which takes libxml2
+# about 9 s to parse.
+HEAVY_BYTES = 300_000
+HEAVY_ZIPPED_BYTES = 20_000
+GZIP_MAGIC = b"\x1f\x8b"
+MANY_TAGS = 20_000
+# Any arrangement of this many tags is harmless: the selector `div div` takes 6 s at worst.
+FEW_TAGS = 5_000
+# True for pages with elements more than 50 levels deep. Hardly any real page exceeds 40 levels.
+IS_DEEP = etree.XPath(f"boolean({'/*' * 51})")
+# libxml2 drops the content of elements more than 2,048 levels deep.
+MAX_DEPTH = 2_000
+NO_MEMORY = etree.ErrorTypes.ERR_NO_MEMORY
 UTF_8 = "utf-8"
 UTF_8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
 # Other scripts than the Latin one have several characters outside ASCII in a row.
@@ -188,6 +201,40 @@ def page_problem(response: Response) -> str | None:
     if isinstance(response, JsonPage) and (problem := response.problem):
         return problem
     return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
+
+
+def is_heavy(response: Response) -> bool:
+    """Return True if a response may take long to parse, so that a subprocess has to."""
+    body = response.body
+    if len(body) > (HEAVY_ZIPPED_BYTES if body.startswith(GZIP_MAGIC) else HEAVY_BYTES):
+        return True
+    tags = body.count(b"<")
+    if tags <= FEW_TAGS or not isinstance(response, TextResponse):
+        return False
+    if tags > MANY_TAGS:
+        return True
+    try:
+        root = response.selector.root
+    except ValueError:
+        return True
+    return isinstance(root, etree._Element) and bool(IS_DEEP(root))
+
+
+def is_truncated(page: TextResponse) -> bool:
+    """Return True if a page is nested so deeply that the parser drops some of its content."""
+    try:
+        node, depth = page.selector.root, 1
+    except ValueError:  # parsel rejects a <base> with an invalid URL
+        return False
+    while isinstance(node, etree._Element) and len(node):
+        node, depth = node[-1], depth + 1
+    return depth >= MAX_DEPTH
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return True if a page could not be parsed because memory ran out."""
+    in_lxml = isinstance(error, etree.ParseError) and getattr(error, "code", None) == NO_MEMORY
+    return in_lxml or isinstance(error, MemoryError)
 
 
 class PageParts(NamedTuple):

@@ -18,10 +18,10 @@ from scrapy.http import HtmlResponse, Response, TextResponse
 from scrapy.settings import Settings
 
 from crawler.errors import FORBIDDEN
-from crawler.extract.response import decoded
+from crawler.extract.response import HEAVY_BYTES, decoded
 from crawler.items import FeedDocument, NoFeed
 from crawler.utils.link_headers import links_of_headers
-from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
+from crawler.utils.sandbox import TimeLimitExceeded, time_limit
 from crawler.utils.text import count
 from crawler.utils.urls import base_url, canonical, host_of, is_http, joined
 
@@ -193,7 +193,7 @@ class FeedProbe(Spider):
             raise NotFound(problem)
         # Only the beginning of a page is searched: feeds are declared in the head, and a huge page
         # may take hours to parse.
-        head = response.replace(body=response.body[:LARGE_BYTES])
+        head = response.replace(body=response.body[:HEAVY_BYTES])
         try:
             with time_limit(self.read_seconds):
                 links = candidates(decoded(head))

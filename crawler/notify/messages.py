@@ -1,28 +1,26 @@
-"""Render events of pages as messages, with templates of the user in a sandbox.
+"""Render events of pages as messages, with templates of the operator in Jinja's sandbox.
 
 An event is made of one document of the outbox, or of several about the same page.
 
-Templates are written in a subset of Jinja without assignments, calls, macros and multiplication.
-The rest cannot make long texts of short ones: every loop counts its steps, and every filter limits
-the length of its arguments and its result. So the text of a page, however hostile, cannot keep a
-delivery busy or fill the memory.
+The text of a page, however hostile, cannot keep a delivery busy: a message has at most MAX_EVENTS
+events with MAX_FIELDS fields of MAX_VALUE_CHARACTERS characters, and a rendered text is cut off.
+How often a template goes over these data is up to the operator, who alone can write templates.
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from jinja2 import StrictUndefined, Template, TemplateError, Undefined, nodes, pass_context
-from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2 import DictLoader, StrictUndefined, Template, TemplateError, pass_context
+from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -38,7 +36,6 @@ from crawler.utils.urls import target_id
 if TYPE_CHECKING:
     from crawler.notify.channels import Channel
 
-MAX_TEMPLATE_CHARACTERS = 10_000
 # Characters of a rendered text; the rest is cut off.
 MAX_TEXT_CHARACTERS = 50_000
 MAX_TITLE_CHARACTERS = 200
@@ -46,10 +43,6 @@ MAX_TITLE_CHARACTERS = 200
 MAX_EVENTS = 50
 MAX_FIELDS, MAX_SHOWN_POSTS, MAX_EDITS = 20, 20, 20
 MAX_VALUE_CHARACTERS = 500
-# Limits of one rendering: iterations of all loops, processor time, items or characters of a filter.
-MAX_STEPS = 10_000
-MAX_SECONDS = 2.0
-MAX_LENGTH = 20_000
 # Webhook receivers and mail servers compare ids, so an id has no characters that need quoting.
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 DIGEST = "digest"
@@ -384,21 +377,21 @@ def rendered(
     values: how values are escaped; None: not
     """
     compiled = _compiled(template, values or Values.PLAIN)
-    budget = _Budget(time.thread_time() + MAX_SECONDS)
     sites = list(dict.fromkeys(event.site for event in events))
     template_context = {
         "event": events[0], "events": list(events), "more": more, "count": len(events) + more,
-        "sites": sites, _BUDGET: budget, _ZONE: zone,
+        "sites": sites, _ZONE: zone,
     }  # fmt: skip
     parts, room = [], MAX_TEXT_CHARACTERS
     try:
         for part in compiled.generate(template_context):
-            budget.check_time()
             parts.append(part[:room])
             room -= len(part)
             if room < 0:
                 parts.append(CUT.format(MAX_TEXT_CHARACTERS))
                 break
+    except TemplateNotFound as error:
+        raise ConfigError(f"template: {_line(error)}cannot include {error.name!r}") from error
     except _FAILURES as error:
         cause = one_line(str(error).replace(f"{__name__}.", ""))
         raise ConfigError(f"template: {_line(error)}{cause}") from error
@@ -454,52 +447,14 @@ def _text(value: Any) -> str | None:
     return f"{text[: MAX_VALUE_CHARACTERS - 1]}…" if cut else text
 
 
-# Names in the context that templates cannot use, because they are not in _NAMES.
-_BUDGET, _ZONE = "_budget", "_zone"
-_NAMES = frozenset({"event", "events", "more", "count", "sites", "loop"})
-_NODES = (
-    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.Getattr,
-    nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.If, nodes.CondExpr, nodes.For,
-    nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos, nodes.Add,
-    nodes.Sub, nodes.Div, nodes.Concat, nodes.List, nodes.Tuple, nodes.Keyword,
-)  # fmt: skip
 # Errors of a template's expressions, such as a comparison of a text with a number.
 _FAILURES = (
     TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
-_FILTERS = (
-    "abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "groupby", "int",
-    "last", "length", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select",
-    "selectattr", "sort", "title", "trim", "truncate", "unique", "upper", "urlencode",
-)  # fmt: skip
-_COUNTED = "_counted"
-
-
-@dataclass(slots=True)
-class _Budget:
-    """The loop iterations and the processor time that a rendering has left."""
-
-    deadline: float
-    steps: int = MAX_STEPS
-
-    def take_step(self) -> None:
-        self.steps -= 1
-        if self.steps < 0:
-            raise SecurityError(f"the loops take more than {MAX_STEPS:,} turns")
-        self.check_time()
-
-    def check_time(self) -> None:
-        if time.thread_time() > self.deadline:
-            raise SecurityError(f"takes longer than {MAX_SECONDS:g} s of processor time")
-
-
-@pass_context
-def _counted(context: Context, values: Iterable[Any]) -> Iterator[Any]:
-    budget: _Budget = context[_BUDGET]
-    for value in values:
-        budget.take_step()
-        yield value
+# Name of the time zone in the context.
+_ZONE = "_zone"
+_NAMES = frozenset({"event", "events", "more", "count", "sites"})
 
 
 @pass_context
@@ -508,113 +463,38 @@ def _local(context: Context, at: datetime, form: str = "%Y-%m-%d %H:%M %Z") -> s
     return at.astimezone(zone).strftime(form)
 
 
-def _join(values: Iterable[Any], separator: str = "", attribute: str | None = None) -> str:
-    """Join values; a text that would be too long is not built."""
-    parts: list[str] = []
-    length = 0
-    for value in values:
-        parts.append(str(value if attribute is None else getattr(value, attribute)))
-        length += len(parts[-1]) + len(separator)
-        if length > MAX_LENGTH:
-            raise SecurityError(f"join: longer than {MAX_LENGTH:,} characters")
-    return separator.join(parts)
-
-
-def _round(value: float | str, precision: int = 0) -> float:
-    return round(float(value), min(max(precision, 0), 9))
-
-
-def _limited(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a filter: arguments and results have at most MAX_LENGTH characters or items."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, str | list | tuple) and len(value) > MAX_LENGTH:
-            raise SecurityError(f"{name}: longer than {MAX_LENGTH:,} characters or items")
-        return value
-
-    @wraps(apply)
-    def limited(*args: Any, **options: Any) -> Any:
-        return check(apply(*map(check, args), **options))
-
-    return limited
-
-
-def _printable(value: Any) -> Any:
-    """Return a value that a template prints; raises SecurityError for a method without a call."""
-    if callable(value) and not isinstance(value, Undefined):
-        raise SecurityError(f"{getattr(value, '__name__', 'this')} is not a value")
-    return value
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox whose templates have few filters and tests, and no functions."""
-
-    def __init__(self, values: Values) -> None:
-        escape = {Values.CHAT: without_mentions, Values.MARKDOWN: without_markdown}.get(values)
-
-        def finalized(value: Any) -> Any:
-            printed = _printable(value)
-            return escape(printed) if escape and isinstance(printed, str) else printed
-
-        super().__init__(
-            undefined=StrictUndefined,
-            autoescape=values is Values.HTML,
-            keep_trailing_newline=True,
-            finalize=finalized,
-            cache_size=0,
-        )
-        chosen = {name: self.filters[name] for name in _FILTERS}
-        chosen |= {"join": _join, "round": _round, "local": _local}
-        self.filters = {name: _limited(name, apply) for name, apply in chosen.items()}
-        self.filters[_COUNTED] = _counted
-        self.globals.clear()
-
-
-_environment = lru_cache(maxsize=len(Values))(_Environment)
+@lru_cache(maxsize=len(Values))
+def _environment(values: Values) -> ImmutableSandboxedEnvironment:
+    escape = {Values.CHAT: without_mentions, Values.MARKDOWN: without_markdown}.get(values)
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined,
+        autoescape=values is Values.HTML,
+        keep_trailing_newline=True,
+        finalize=lambda value: escape(value) if escape and isinstance(value, str) else value,
+        loader=DictLoader({}),
+        cache_size=0,
+    )
+    environment.filters["local"] = _local
+    # Without range(), loops only go over the data.
+    environment.globals.clear()
+    return environment
 
 
 @lru_cache(maxsize=256)
 def _compiled(template: str, values: Values) -> Template:
-    """Check and compile a template; raises ConfigError."""
-    if len(template) > MAX_TEMPLATE_CHARACTERS:
-        raise ConfigError(f"template: longer than {MAX_TEMPLATE_CHARACTERS:,} characters")
+    """Compile a template; raises ConfigError."""
     environment = _environment(values)
     try:
-        tree = environment.parse(template)
-        _check_nodes(tree)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, _COUNTED, [], [], None, None, lineno=loop.lineno)
-        tree.set_environment(environment)
-        return environment.from_string(tree)
+        if unknown := find_undeclared_variables(environment.parse(template)) - _NAMES:
+            listed = ", ".join(sorted(_NAMES))
+            raise ConfigError(f"template: unknown name: {min(unknown)!r}. Available: {listed}")
+        return environment.from_string(template)
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"template: line {error.lineno}: {one_line(str(error.message))}"
         ) from None
     except RecursionError:
         raise ConfigError("template: nested too deeply") from None
-
-
-def _check_nodes(tree: nodes.Template) -> None:
-    """Raise TemplateSyntaxError for syntax and names that templates must not use."""
-    for node in _all(tree):
-        if not isinstance(node, _NODES) or (isinstance(node, nodes.For) and node.recursive):
-            kind = type(node).__name__.lower()
-            raise TemplateSyntaxError(f"not allowed in a template: {kind}", node.lineno)
-    # Not earlier: Jinja evaluates constants, such as 'a' * 1000000000, to find the variables.
-    unknown = find_undeclared_variables(tree) - _NAMES
-    for node in _all(tree):
-        name = node.name if isinstance(node, nodes.Name | nodes.Filter) else ""
-        if name in unknown or name.startswith("_"):
-            listed = ", ".join(sorted(_NAMES - {"loop"}))
-            raise TemplateSyntaxError(f"unknown name: {name!r}. Available: {listed}", node.lineno)
-
-
-def _all(tree: nodes.Node) -> Iterator[nodes.Node]:
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += node.iter_child_nodes()
 
 
 def _line(error: BaseException) -> str:

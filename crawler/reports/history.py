@@ -22,7 +22,7 @@ from crawler.storage import posts, targets, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.target_queries import TargetState, names_of, state_of, target_of
 from crawler.utils.diff import Matcher, by_word, unified
-from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from crawler.utils.text import is_price, listed, price
 
 
@@ -361,7 +361,7 @@ class VersionDiff(TypedDict):
     """Whether a part of the difference was left out because it is too long."""
 
 
-async def compared(before: Document, after: Document, sandbox: Sandbox) -> VersionDiff:
+async def compared(before: Document, after: Document, sandbox: ProcessPool) -> VersionDiff:
     """Return the difference between two rows of `versions`; large ones are compared in a sandbox.
 
     Raises ConfigError if the comparison exceeds the limits of the sandbox.
@@ -370,9 +370,10 @@ async def compared(before: Document, after: Document, sandbox: Sandbox) -> Versi
     if not is_large(before["content"], after["content"]):
         return await asyncio.to_thread(work)
     try:
-        return await sandbox.run(work)
+        difference: VersionDiff = await sandbox.run(work)
     except LimitExceeded as problem:
         raise ConfigError(f"these versions cannot be compared: the comparison {problem}") from None
+    return difference
 
 
 def is_large(before: Document, after: Document) -> bool:

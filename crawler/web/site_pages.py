@@ -31,7 +31,7 @@ from crawler.reports.site_setup import (
     DefinitionEdit,
     FieldValues,
 )
-from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from crawler.utils.urls import site_of
 
 Result = TypeVar("Result")
@@ -102,7 +102,7 @@ class SitePages:
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
         self._sitemaps: OrderedDict[tuple[str, int], list[str]] = OrderedDict()
         self._values: dict[CachedPage, dict[str, str | None]] = {}
-        self._sandbox = Sandbox(READ_SECONDS, READ_MB)
+        self._sandbox = ProcessPool.forking(READ_SECONDS, READ_MB)
         self._fetch_slot = asyncio.Semaphore(1)
         self._waiting = 0
 
@@ -257,9 +257,10 @@ class SitePages:
     async def read(self, work: Callable[[], Result]) -> Result:
         """Run work on page content in a subprocess; raises ConfigError if it exceeds a limit."""
         try:
-            return await self._sandbox.run(work)
+            result: Result = await self._sandbox.run(work)
         except LimitExceeded as error:
             raise ConfigError(f"This page cannot be shown: it {error}") from None
+        return result
 
     async def values_of_pages(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
         """Return titles, main texts and so on, cut for display; parse each page only once."""

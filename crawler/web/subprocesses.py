@@ -61,7 +61,7 @@ from crawler.storage.client import Document, server_uri
 from crawler.storage.dedup.labels import Label
 from crawler.storage.store import opened
 from crawler.utils.process import JobCrashed, JobProcess, end_tasks
-from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from crawler.utils.terminal import printable
 
 logger = logging.getLogger(__name__)
@@ -282,8 +282,8 @@ class Subprocesses:
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self.comparing = Sandbox(history.COMPARE_SECONDS, history.COMPARE_MB)
-        self._explaining = Sandbox(MAX_SECONDS, MAX_MB)
+        self.comparing = ProcessPool.forking(history.COMPARE_SECONDS, history.COMPARE_MB)
+        self._explaining = ProcessPool.forking(MAX_SECONDS, MAX_MB)
         self._patience_seconds = patience_seconds
         self._kept: OrderedDict[tuple[str, ...], tuple[float, Explanation | FreshetError]]
         self._kept = OrderedDict()
@@ -343,7 +343,7 @@ class Subprocesses:
             self._kept.popitem(last=False)
 
 
-async def explained(config: Config, key: str, sandbox: Sandbox) -> Explanation:
+async def explained(config: Config, key: str, sandbox: ProcessPool) -> Explanation:
     """Return state, estimates and plan of a target, by its `_id`.
 
     Raises ConfigError if the target does not exist, or if its site is too large.
@@ -352,11 +352,12 @@ async def explained(config: Config, key: str, sandbox: Sandbox) -> Explanation:
     uri = await asyncio.to_thread(server_uri, config)
     work = partial(_explain, config.model_copy(update={"mongo_uri": uri}), key)
     try:
-        return await sandbox.run(work)
+        explanation: Explanation = await sandbox.run(work)
     except LimitExceeded as problem:
         raise ConfigError(
             f"the estimate {problem}. Run scrapy explain in a terminal, which has no limit"
         ) from None
+    return explanation
 
 
 def _explain(config: Config, key: str) -> Explanation:

@@ -57,7 +57,10 @@ def test_crawl_delay_is_obeyed(freshet: Freshet, database: Db, url: str, throttl
     keys = {"start_urls": [f"{url}/list"], "item_pages": "/item/", "throttle": throttle}
     result = freshet.crawl(freshet.wrapper("shop", **keys))
     assert outcomes(database) == {"new": 1 + ITEMS}
-    assert min(gaps(with_robots=True)) > 0.6 * DELAY_SECONDS
+    # A request that a busy machine answers late shortens the next gap.
+    between = gaps(with_robots=True)
+    assert sum(between) > 0.9 * DELAY_SECONDS * len(between)
+    assert min(between) > 0.25 * DELAY_SECONDS
     line = "Host 127.0.0.1 gets a request every 0.4 s, so at most 216,000 requests a day: "
     assert result.err.count(line) == 1
 

@@ -15,7 +15,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.storage.targets import new_document
-from crawler.utils.sandbox import Sandbox
+from crawler.utils.sandbox import ProcessPool
 from crawler.utils.time import NEVER
 from crawler.utils.urls import target_id, target_key
 from crawler.web.subprocesses import MAX_KEPT, Subprocesses
@@ -241,7 +241,7 @@ def test_the_explanation_is_shown_as_charts(local: Browser, database: Db, warm: 
 def test_slow_explanation_is_polled(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+    async def explained(config: Config, key: str, sandbox: ProcessPool) -> Row:
         await asyncio.Event().wait()
         return {}
 
@@ -439,7 +439,7 @@ def test_rare_outcome_is_searched_in_parts(
 def test_explanations_are_cached_until_the_target_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+    async def explained(config: Config, key: str, sandbox: ProcessPool) -> Row:
         asked.append(key)
         return {"number": len(asked)}
 
@@ -460,7 +460,7 @@ def test_failed_explanation_is_reported_and_not_retried(
 ) -> None:
     asked = []
 
-    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+    async def explained(config: Config, key: str, sandbox: ProcessPool) -> Row:
         asked.append(key)
         await asyncio.sleep(0.05)
         if key == KEY:

@@ -27,6 +27,7 @@ from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import listed_links, wanted_links
 from crawler.extract.main_text import main_text
 from crawler.extract.page_values import page_values
+from crawler.extract.response import is_heavy
 from crawler.extract.sitemaps import listing_of
 from crawler.extract.unstable_text import without_unstable
 from crawler.feeds.discovery import candidates
@@ -37,7 +38,7 @@ from crawler.search import Query, passage, search_words
 from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
-from crawler.utils.sandbox import LimitExceeded, Sandbox, is_heavy
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
@@ -213,7 +214,7 @@ def test_worst_case_texts_are_parsed_quickly(path: str, tmp_path: Path) -> None:
 
     # A subprocess for each text would take most of the time.
     try:
-        asyncio.run(Sandbox(MAX_SECONDS * 3, MAX_MB).run(work))
+        asyncio.run(ProcessPool.forking(MAX_SECONDS * 3, MAX_MB).run(work))
     finally:
         assert set(finished.read_text(encoding="utf-8").splitlines()) == WORST.keys() - skipped
 
@@ -227,4 +228,5 @@ HEAVY = [(path, kind) for path in sorted(PAGE_PARSERS) for kind in WORST]
 def test_heavy_pages_are_parsed_quickly_or_stopped(path: str, kind: str) -> None:
     """A crawl parses heavy pages in a subprocess, which is stopped like this one."""
     with suppress(LimitExceeded):
-        asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(lambda: bool(PARSERS[path](WORST[kind]))))
+        sandbox = ProcessPool.forking(MAX_SECONDS, MAX_MB)
+        asyncio.run(sandbox.run(lambda: bool(PARSERS[path](WORST[kind]))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -129,24 +128,15 @@ def test_failing_template_falls_back_to_the_default() -> None:
     [
         ("a\n{{ event.prise }}", "line 2: 'EventView object' has no attribute 'prise'"),
         ("{% for e in events %}\n{{ e.x }}{% endfor %}", "line 2: 'EventView object' has no"),
-        ("\n\n{{ prise }}", "line 3: unknown name: 'prise'. Available: count, event, events, more"),
+        ("\n\n{{ prise }}", "unknown name: 'prise'. Available: count, event, events, more, sites"),
+        ("{% if more == 99 %}{{ prise }}{% endif %}", "unknown name: 'prise'"),
         ("{% if %}", "line 1: Expected an expression"),
-        ("{{ event|tojson }}", "line 1: No filter named 'tojson'"),
-        ("{{ event.title.upper }}", "line 1: upper is not a value"),
+        ("{{ event|nosuch }}", "line 1: No filter named 'nosuch'"),
         ("{{ event.__class__ }}", "line 1: access to attribute '__class__'"),
-        ("{{ event.title.center(9) }}", "line 1: not allowed in a template: call"),
-        ("{{ range(9) }}", "line 1: not allowed in a template: call"),
-        ("{{ 'a' * 1000000000 }}", "line 1: not allowed in a template: mul"),
-        ("{{ 9 ** 9 ** 9 }}", "line 1: not allowed in a template: pow"),
-        ("{{ '%999999999d' % 1 }}", "line 1: not allowed in a template: mod"),
-        ("{% set x = 'a' %}", "line 1: not allowed in a template: assign"),
-        ("{% macro x() %}{% endmacro %}", "line 1: not allowed in a template: macro"),
-        ("{% include '/etc/passwd' %}", "line 1: not allowed in a template: include"),
-        ("{% for e in events recursive %}{% endfor %}", "line 1: not allowed in a template: for"),
-        ("{% for _budget in events %}{% endfor %}", "line 1: unknown name: '_budget'"),
-        ("{{ [1]|_counted }}", "line 1: unknown name: '_counted'"),
+        ("{{ event.values.clear() }}", "line 1: access to attribute 'clear'"),
+        ("{{ range(9) }}", "unknown name: 'range'"),
+        ("{% include '/etc/passwd' %}", "line 1: cannot include '/etc/passwd'"),
         ("{{ " + "(" * 5000 + "1" + ")" * 4900 + " }}", "nested too deeply"),
-        ("x" * 10_001, "longer than 10,000 characters"),
     ],
 )
 def test_invalid_template_is_rejected(template: str, problem: str) -> None:
@@ -163,24 +153,11 @@ def test_template_check_accepts_unknown_page_values() -> None:
 
 
 LONG = event(title="y" * 500).with_contents(None, {f"field{n}": "z" * 10_000 for n in range(90)})
-NESTED = "".join(f"{{% for a{n} in event.title %}}" for n in range(9)) + "{% endfor %}" * 9
-JOINS = "{{ event.title" + "|join(event.title)" * 50 + " }}"
-SORTED = "{{ " + "(" * 20 + "event.title" + "|sort ~ '')" * 20 + " }}"
 
 
-@pytest.mark.parametrize(
-    ("template", "problem"),
-    [
-        (NESTED, "the loops take more than 10,000 turns"),
-        (JOINS, "join: longer than 20,000 characters"),
-        (SORTED, "sort: longer than 20,000 characters or items"),
-    ],
-)
-def test_templates_with_excessive_work_are_stopped(template: str, problem: str) -> None:
-    before = time.process_time()
-    with pytest.raises(ConfigError, match=problem):
-        rendered(template, [LONG])
-    assert time.process_time() - before < 1
+def test_page_text_is_not_part_of_the_template() -> None:
+    text = "{{ 7 * 7 }} {% for x in events %}"
+    assert rendered("{{ event.title }}", [event(title=text)]) == text
 
 
 def test_long_values_and_texts_are_truncated() -> None:

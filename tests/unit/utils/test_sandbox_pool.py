@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from crawler.utils import sandbox
 from crawler.utils.sandbox import LimitExceeded, ProcessPool
 
 MEGABYTE = 1024 * 1024
@@ -175,12 +174,13 @@ def test_cancelled_call_does_not_answer_next_call() -> None:
     asyncio.run(run())
 
 
-def test_process_is_replaced_after_max_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "MAX_CALLS", 3)
-
+def test_process_is_replaced_after_max_calls() -> None:
     async def run() -> list[int]:
-        async with pool(with_pid, processes=1) as processes:
+        processes = ProcessPool(with_pid, 1, 5, 256, max_calls=3)
+        try:
             return [(await processes.run(n))[0] for n in range(6)]
+        finally:
+            processes.close()
 
     pids = asyncio.run(run())
     assert len(set(pids[:3])) == len(set(pids[3:])) == 1

@@ -1,4 +1,4 @@
-"""Work in a subprocess: results, errors, and limits that end only the subprocess."""
+"""A fork for each call: results, errors, and limits that end only the subprocess."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 
 AMPLE_MB = 512
 SELECT_FILES, MANY_FILES = 1024, 1200
@@ -25,7 +25,7 @@ def run_in_sandbox(work: Callable[[], Any], seconds: float = 5, megabytes: float
     """Run `work` in a subprocess and return its result."""
 
     async def do() -> Any:
-        return await Sandbox(seconds, megabytes).run(work)
+        return await ProcessPool.forking(seconds, megabytes).run(work)
 
     return asyncio.run(do())
 
@@ -100,7 +100,7 @@ def test_rejects_too_large_result() -> None:
 
 def test_concurrent_runs_wait_for_a_slot() -> None:
     async def all_of() -> list[int]:
-        sandbox = Sandbox(5, AMPLE_MB)
+        sandbox = ProcessPool.forking(5, AMPLE_MB)
         return await asyncio.gather(*(sandbox.run(lambda n=n: n) for n in range(6)))  # type: ignore[misc]
 
     assert asyncio.run(all_of()) == list(range(6))
@@ -115,7 +115,7 @@ def test_cancelled_run_leaves_no_process(tmp_path: Path) -> None:
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(Sandbox(60, AMPLE_MB).run(work), 1)
+            await asyncio.wait_for(ProcessPool.forking(60, AMPLE_MB).run(work), 1)
 
     asyncio.run(give_up())
     with pytest.raises(ProcessLookupError):

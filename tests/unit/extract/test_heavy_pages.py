@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from crawler.utils.sandbox import is_heavy, is_truncated
+from crawler.extract.response import is_heavy, is_truncated
 from tests.unit.pages import page
 
 LEAVES = "<p>x</p>" * 4_000

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from jinja2 import DictLoader, StrictUndefined, Template, TemplateError, pass_context
@@ -32,9 +32,6 @@ from crawler.utils.edits import edits
 from crawler.utils.text import count, is_price, price, without_surrogates
 from crawler.utils.time import iso
 from crawler.utils.urls import target_id
-
-if TYPE_CHECKING:
-    from crawler.notify.channels import Channel
 
 # Characters of a rendered text; the rest is cut off.
 MAX_TEXT_CHARACTERS = 50_000
@@ -249,11 +246,11 @@ def message_of(
 
 
 def message_in(
-    bundle: Bundle, channel: Channel | None, grouping: Grouping, web_url: str | None = None
-) -> Message:
+    bundle: Bundle, grouping: Grouping, *, templates: Templates = DEFAULTS,
+    zone: tzinfo = UTC, web_url: str | None = None,
+) -> Message:  # fmt: skip
     """Return the message that a channel sends for a bundle.
 
-    channel:  None: the default templates, and times in UTC
     grouping: with PAGE, several events of a page are shown as one, from the first to the last
     web_url:  URL of the web app, for links; None: no links
     """
@@ -261,11 +258,7 @@ def message_in(
     events = [joined(bundle.messages)] if is_joined else list(map(view_of, bundle.messages))
     if web_url is not None:
         events = [replace(event, link=link_to(web_url, event.site, event.url)) for event in events]
-    if channel is None:
-        return message_of(bundle.id, events, more=bundle.more)
-    return message_of(
-        bundle.id, events, templates=channel.templates, more=bundle.more, zone=channel.zone
-    )
+    return message_of(bundle.id, events, templates=templates, more=bundle.more, zone=zone)
 
 
 def link_to(web_url: str, site: str, url: str) -> str:

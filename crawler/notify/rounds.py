@@ -96,7 +96,10 @@ class Outlet:
     async def send(self, bundle: Bundle) -> Failure | None:
         """Send messages as one, within a time limit; return None if the channel accepted them."""
         try:
-            message = message_in(bundle, self.channel, self.grouping, self.web_url)
+            message = message_in(
+                bundle, self.grouping, templates=self.channel.templates, zone=self.channel.zone,
+                web_url=self.web_url,
+            )  # fmt: skip
             await senders.send(
                 self.channel, message, ATTEMPT_SECONDS, self.private_hosts, bundle.accepted
             )
@@ -522,7 +525,14 @@ async def preview(
             continue
         channel = rules.channels.get(message["channel"])
         bundle = Bundle(message["_id"], [message])
-        sent = message_in(bundle, channel, Grouping.NONE, config.web_url)
+        if channel is None:
+            # It is not valid: the message is shown as others would get it.
+            sent = message_in(bundle, Grouping.NONE, web_url=config.web_url)
+        else:
+            sent = message_in(
+                bundle, Grouping.NONE, templates=channel.templates, zone=channel.zone,
+                web_url=config.web_url,
+            )  # fmt: skip
         shown.append(
             {
                 "rule": message["rule"],

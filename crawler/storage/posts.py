@@ -33,8 +33,8 @@ from crawler.storage.client import (
     in_batches,
     write_all,
 )
-from crawler.storage.dedup.clusters import with_verdict
 from crawler.storage.paging import Key, Rows, read_page
+from crawler.storage.verdicts import with_verdict
 from crawler.storage.visits import page_of_target, time_of
 from crawler.utils.text import count
 from crawler.utils.urls import item_key

@@ -21,6 +21,7 @@ from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.signatures import Registry
 from crawler.storage.schema import prepare
+from crawler.storage.verdicts import with_verdict
 from tests.integration.harness import Row
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -154,7 +155,7 @@ async def stored(
     for post in posts:
         bare: Row = {"spider": "x", "url": post.key, "content_hash": "x"}
         bare |= dict.fromkeys(("first_seen", "changed_at"), NOW)
-        update = clusters.with_verdict({"$set": bare}, verdicts[post.key])
+        update = with_verdict({"$set": bare}, verdicts[post.key])
         updates.append(UpdateOne({"_id": post.key}, update, upsert=True))
     await db.posts.bulk_write(updates)
     await clusters.confirm(db, registry, verdicts, {post.key for post in posts})

@@ -29,6 +29,7 @@ from crawler.dedup.posts import ALONE, Candidate, Owner, Verdict, Verdicts, id_o
 from crawler.storage.client import Database, Document, in_batches, write_all
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.signatures import Member, Registry
+from crawler.storage.verdicts import update_of
 
 # Sort keys of the bound, of sources, and of the posts of one source.
 BOUND, LEAD = ("claimed", "post"), ("seen", "created", "post")
@@ -43,7 +44,6 @@ _NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
 BATCH = 1000
 MAX_TRIES = 10
 UNSETTLED: Document = {"unsettled": True}
-FIELDS = ("duplicate_of", "similarity", "cluster")
 
 
 async def stored_verdicts(
@@ -384,25 +384,6 @@ async def mark_settled(registry: Registry, shown: Mapping[ObjectId, Document]) -
         return set()
     query = {"_id": {"$in": list(shown)}, "unsettled": {"$exists": True}}
     return set(await registry.clusters.distinct("_id", query))
-
-
-def update_of(verdict: Verdict | None) -> Document:
-    """Return the update that shows a verdict on a post; without one, a new post is original."""
-    if verdict is None:
-        return {"$setOnInsert": {"original": True}}
-    values = (verdict.duplicate_of, verdict.similarity, verdict.cluster)
-    fields = dict(zip(FIELDS, values, strict=True))
-    there = {name: value for name, value in fields.items() if value is not None}
-    update: Document = {"$set": {"original": verdict.is_original} | there}
-    if gone := [name for name in FIELDS if name not in there]:
-        update["$unset"] = dict.fromkeys(gone, "")
-    return update
-
-
-def with_verdict(update: Document, verdict: Verdict | None) -> Document:
-    """Return an update of a post with its verdict added."""
-    flags = update_of(verdict)
-    return {name: update.get(name, {}) | flags.get(name, {}) for name in update.keys() | flags}
 
 
 async def show_verdicts(db: Database, verdicts: Verdicts) -> None:

@@ -23,6 +23,7 @@ from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate, claims, clusters, edits, signatures
 from crawler.storage.dedup.signatures import POST_FIELDS, Registry, candidate_of
+from crawler.storage.verdicts import FIELDS, update_of
 
 META: Document = {"_id": "duplicates"}
 REBUILDING = "rebuilding"
@@ -171,7 +172,7 @@ async def posts_by_date(db: Database) -> AsyncIterator[list[Document]]:
     async with cursor:
         while rows := await cursor.to_list(REBUILD_BATCH):
             keys = [row["_id"] for row in rows]
-            fields = (*POST_FIELDS, "original", *clusters.FIELDS)
+            fields = (*POST_FIELDS, "original", *FIELDS)
             query = {"_id": {"$in": keys}}
             stored = {post["_id"]: post async for post in db.posts.find(query, fields)}
             yield [stored[key] for key in keys if key in stored]
@@ -196,7 +197,7 @@ async def compare_again(
     flagged = [
         post["_id"]
         for post in batch
-        if post.get("original") is not True or any(name in post for name in clusters.FIELDS)
+        if post.get("original") is not True or any(name in post for name in FIELDS)
     ]
     await clusters.show_verdicts(db, dict.fromkeys(alone.intersection(flagged), ALONE))
     # Includes earlier posts whose boilerplate was found later.
@@ -225,5 +226,5 @@ async def end_rebuild(db: Database, registry: Registry, now: datetime) -> None:
 
 async def show_all(db: Database) -> int:
     """Make all posts originals; return how many were not."""
-    update = clusters.update_of(ALONE)
+    update = update_of(ALONE)
     return (await db.posts.update_many(FLAGGED, update)).modified_count

@@ -40,7 +40,7 @@ def changed(hours: int, before: object, after: object, **others: object) -> Docu
 
 def test_events_of_a_page_are_merged_into_one_change() -> None:
     bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7), changed(2, 7, 6)])
-    shown = message_in(bundle, channel(), PAGE)
+    shown = message_in(bundle, PAGE)
     assert (shown.id, shown.type, shown.at) == ("msg_a", "changed", NOON + timedelta(hours=2))
     (event,) = shown.data["events"]
     assert event["changes"] == [{"name": "price", "before": "9", "after": "6"}]
@@ -50,13 +50,13 @@ def test_events_of_a_page_are_merged_into_one_change() -> None:
 def test_fields_stored_by_only_one_event_are_not_changes() -> None:
     many = [{f"{letter}{number}": 1 for number in range(19)} for letter in "ab"]
     bundle = Bundle("msg_a", [changed(0, 9, 8, **many[0]), changed(1, 8, 7, **many[1])])
-    (event,) = message_in(bundle, channel(), PAGE).data["events"]
+    (event,) = message_in(bundle, PAGE).data["events"]
     assert event["changes"] == [{"name": "price", "before": "9", "after": "7"}]
 
 
 def test_finally_gone_page_has_no_values() -> None:
     gone = document(1, "gone", before={"price": 8}, after=None)
-    shown = message_in(Bundle("msg_a", [changed(0, 9, 8), gone]), channel(), PAGE)
+    shown = message_in(Bundle("msg_a", [changed(0, 9, 8), gone]), PAGE)
     (event,) = shown.data["events"]
     assert (event["event"], event["values"]) == ("gone", {})
     assert event["changes"] == [{"name": "price", "before": "9", "after": None}]
@@ -64,7 +64,7 @@ def test_finally_gone_page_has_no_values() -> None:
 
 def test_a_digest_lists_its_events_and_counts_the_others() -> None:
     bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7)], more=3)
-    shown = message_in(bundle, channel(), Grouping.DIGEST)
+    shown = message_in(bundle, Grouping.DIGEST)
     assert (shown.type, len(shown.data["events"]), shown.data["more"]) == ("digest", 2, 3)
     assert "and 3 more" in shown.text
 
@@ -83,7 +83,7 @@ def found_posts(hours: int, *posts: tuple[str, str], more: int = 0) -> Document:
 
 def test_posts_of_several_visits_are_listed_once() -> None:
     visits = [found_posts(0, ("1", "One"), ("2", "Two")), found_posts(1, ("2", "Two (edited)"))]
-    (event,) = message_in(Bundle("msg_a", visits), channel(), PAGE).data["events"]
+    (event,) = message_in(Bundle("msg_a", visits), PAGE).data["events"]
     assert event["reason"] == "2 posts"
     shown = [change["after"] for change in event["changes"]]
     assert shown == ["One https://blog.example/1", "Two (edited) https://blog.example/2"]
@@ -91,7 +91,7 @@ def test_posts_of_several_visits_are_listed_once() -> None:
 
 def test_posts_are_listed_even_if_the_feed_is_gone_afterwards() -> None:
     gone = document(1, "gone", before=None, after=None, reason="status 404")
-    shown = message_in(Bundle("msg_a", [found_posts(0, ("1", "One")), gone]), channel(), PAGE)
+    shown = message_in(Bundle("msg_a", [found_posts(0, ("1", "One")), gone]), PAGE)
     (event,) = shown.data["events"]
     assert (event["event"], event["reason"]) == ("gone", "status 404; 1 post")
     assert [change["after"] for change in event["changes"]] == ["One https://blog.example/1"]
@@ -99,14 +99,14 @@ def test_posts_are_listed_even_if_the_feed_is_gone_afterwards() -> None:
 
 def test_a_message_lists_a_limited_number_of_posts() -> None:
     many = [found_posts(n, *((f"{n}-{i}", "A") for i in range(20)), more=5) for n in range(2)]
-    (event,) = message_in(Bundle("msg_a", many), channel(), PAGE).data["events"]
+    (event,) = message_in(Bundle("msg_a", many), PAGE).data["events"]
     assert (event["reason"], len(event["changes"])) == ("50 posts", 20)
 
 
 def test_all_alarms_of_a_site_are_in_the_message() -> None:
     texts = "3 pages lost fields", "field price is silent", "field price is silent"
     alarms = [document(n, "broken", text=text) | {"target": ""} for n, text in enumerate(texts)]
-    (event,) = message_in(Bundle("msg_a", alarms), channel(), PAGE).data["events"]
+    (event,) = message_in(Bundle("msg_a", alarms), PAGE).data["events"]
     assert event["reason"] == "3 pages lost fields; field price is silent"
 
 
@@ -120,11 +120,11 @@ def test_links_lead_to_the_web_app_if_its_url_is_known() -> None:
     for row, path in ((document(), f"targets/{target_id('shop https://shop.example/lamp')}"),
                       (site, "sites/a%2Fb")):  # fmt: skip
         bundle = Bundle("msg_a", [row])
-        shown = message_in(bundle, channel(), Grouping.NONE, "https://freshet.example/app")
+        shown = message_in(bundle, Grouping.NONE, web_url="https://freshet.example/app")
         link = f"https://freshet.example/app/{path}"
         assert shown.text.endswith(f"\n{link}\n")
         assert shown.data["events"][0]["link"] == link
-        assert message_in(bundle, channel(), Grouping.NONE).data["events"][0]["link"] is None
+        assert message_in(bundle, Grouping.NONE).data["events"][0]["link"] is None
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,23 @@ def as_datasketch(values: Values) -> MinHash:
     )
 
 
+def stored_minhash(stored: bytes) -> MinHash | None:
+    """Return a stored sketch as a MinHash of datasketch, to explore a collection with its indexes.
+
+    stored: the field `sketch` of a document in `signatures`
+
+    Its values are the stored low bytes, so its `jaccard` is up to 1/256 too high, and it cannot be
+    updated. None for a text that matches only exactly, and for supershingles. Of a text with two
+    kinds of shingles, it has those of more characters.
+    """
+    shapes = {shape: part for shape, part in Sketch.decode(stored).parts.items() if part.size > 0}
+    own = [shape for shape in shapes if shape.value_size == 1]
+    if not own:
+        return None
+    values = shapes[max(own, key=lambda shape: shape.width)]
+    return as_datasketch(values.astype(np.uint32))
+
+
 def shingle_hash(shingle: bytes) -> int:
     """Return the 32-bit hash of a shingle of UTF-8 characters, equal to the compiled one."""
     value = int(FNV_START)

@@ -13,9 +13,9 @@ from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.errors import StorageError, Unreachable
+from crawler.storage import client
 from crawler.storage.client import (
     META,
-    VERSION,
     ClockReading,
     Database,
     Document,
@@ -33,7 +33,7 @@ from crawler.utils.process import end_tasks
 
 async def is_current(db: Database) -> bool:
     """Return whether a database has this version, and no copy or restore is unfinished."""
-    return await db.meta.find_one(META) == META | {"version": VERSION}
+    return await db.meta.find_one(META) == META | {"version": client.VERSION}
 
 
 @dataclass(frozen=True, slots=True)

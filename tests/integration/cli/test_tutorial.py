@@ -59,4 +59,6 @@ def test_every_step_of_the_tutorial_works(freshet: Freshet, address: str) -> Non
         done = freshet(*given)
         assert done.code == 0, (words, done.err)
         shown[" ".join(words)] = done.out
-    assert "price: " in shown["changes shop --since 2d --limit 6"]
+    assert "6 changes in shop" in shown["changes shop --since 2d --limit 6"]
+    edits = shown[f"history {address}/item/1 --diff"]
+    assert re.search(r"^\+(price\.amount|stock): ", edits, re.M), edits

@@ -185,6 +185,7 @@ def test_example_fields_have_types() -> None:
 
 def test_fetching_single_pages_needs_no_redis() -> None:
     settings = Settings({"FRESHET_REDIS_URL": "redis://127.0.0.1:1/0"})
-    assert "redis" in Crawler(Books, settings).settings["SCHEDULER"]
+    own = "crawler.frontier.scheduler.Scheduler"
+    assert Crawler(Books, settings).settings["SCHEDULER"] == own
     for spider in (check_spider(Books, [], [], []), robots_spider(Books, [], 1.0, [])):
         assert Crawler(spider, settings).settings["SCHEDULER"] == Settings()["SCHEDULER"]

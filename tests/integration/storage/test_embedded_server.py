@@ -237,7 +237,7 @@ def test_long_folder_names_are_supported(mongo: EmbeddedServer, tmp_path: Path) 
         assert freshet("db", "stop").out == "stopped\n"
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o777, 0o600 | 0o070])
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o770])
 def test_socket_folder_open_to_other_users_is_refused(
     mongo: EmbeddedServer, tmp_path: Path, mode: int
 ) -> None:

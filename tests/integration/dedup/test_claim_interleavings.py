@@ -75,14 +75,15 @@ async def explored(
         return await explore(steppers, trial, max_switches)
 
 
-# Minutes each: to try them, run `INTERLEAVINGS=all make soak ARGS=tests/integration/dedup`. Batches
-# of two posts take more commands, and have too many orders to try them all: 85,000 states and 7,700
-# endings in 70 minutes, all with one original, and no end.
+# To try them, run `INTERLEAVINGS=all make soak ARGS=tests/integration/dedup`. Batches of two posts
+# take more commands, and have too many orders to try them all: 84,000 states and 7,600 endings in
+# 70 minutes, all with one original, and no end. One switch is what happens if a worker stalls, its
+# successor stores the same posts, and the worker continues.
 LONG = [
     pytest.param([[A], [B]], None, id="each has one"),
     pytest.param([[B], [A]], None, id="the first has the later one"),
-    pytest.param([[A, B], [A, B]], 2, id="both have both"),
-    pytest.param([[A, B], [C]], 2, id="three posts"),
+    pytest.param([[A, B], [A, B]], 1, id="both have both"),
+    pytest.param([[A, B], [C]], 1, id="three posts"),
 ]
 
 

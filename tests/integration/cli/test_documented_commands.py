@@ -59,6 +59,8 @@ NOT_RUN = (
     ("genspider",), ("simulate", "feeds", "--posts"), ("notify", "test"), ("notify", "retry"),
     ("web", "user"), ("web", "token"), ("web", "--public-url"),
     ("replan", "--engine", "dask://scheduler.example:8786"),
+    # A spider of scrapy-redis, as in test_redis_spiders.py.
+    ("crawl", "book_urls"),
 )  # fmt: skip
 SETTINGS = """
 from crawler.settings import *

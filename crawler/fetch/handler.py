@@ -198,7 +198,8 @@ class BoundedProtocol(HTTP11ClientProtocol):
 
     def _with_peer(self, response: Any) -> Any:
         transport: Any = self.transport
-        response._scrapy_ip_address = ip_address(transport.getPeer().host)
+        with suppress(AttributeError):  # a peer without an IP address
+            response._scrapy_ip_address = ip_address(transport.getPeer().host)
         with suppress(AttributeError):  # a connection without TLS
             certificate = Certificate(transport.getPeerCertificate())  # type: ignore[no-untyped-call]
             response._scrapy_certificate = certificate

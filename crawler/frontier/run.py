@@ -35,7 +35,7 @@ class Run:
     registry:  of near-duplicates; None if they are not searched
     started:   time of the run's start; targets due until then are visited
     id:        `_id` of the run's document
-    on_failure: called once when the run fails
+    on_failure: called when the run fails
     """
 
     db: Database

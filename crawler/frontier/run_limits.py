@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
 
 from crawler.extract.site_definition import Wrapper
 from crawler.storage import leases, visits
@@ -19,10 +17,6 @@ from crawler.storage.leases import Lease
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 
-if TYPE_CHECKING:
-    pass
-
-logger = logging.getLogger(__name__)
 # Other runs use the same caps, so visits in the database are counted again after this time.
 RECOUNT_AFTER = timedelta(minutes=1)
 # Maximum number of requests that a run reserves at once of caps that several spiders share.

@@ -7,21 +7,18 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.settings import BaseSettings
 
+from crawler.frontier.lifecycle import EndState
+from crawler.frontier.run import Run
+from crawler.frontier.session import Session
 from crawler.items import SEEN, Outcome
 from crawler.storage.targets import RemainingTargets
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, moment
-
-if TYPE_CHECKING:
-    # A run with nothing due is summed up without a session, which is slow to import.
-    from crawler.frontier.lifecycle import EndState
-    from crawler.frontier.run import Run
 
 logger = logging.getLogger(__name__)
 # With fewer visits, the accuracy of a site definition is not computed.
@@ -42,8 +39,6 @@ class Summary:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        from crawler.frontier.session import Session
-
         self.crawler = crawler
         self.session = Session.of(crawler)
         self._line, self._level = "", logging.INFO
@@ -58,8 +53,11 @@ class Summary:
 
     def show(self) -> None:
         """Print the summary; print nothing if the run failed."""
-        if self._line:
-            show(self._line, self.crawler.settings, self._level)
+        # On a terminal the default log level hides INFO, so print below the live display.
+        if self._line and sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
+            print_line(self._line, error=True)
+        elif self._line:
+            logger.log(self._level, "%s", self._line)
 
     async def sum_up(self, spider: Spider) -> None:
         """Put the figures into the stats after the session has ended."""
@@ -85,15 +83,6 @@ class Summary:
                 f"{state.tally.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
-
-
-def show(line: str, settings: BaseSettings, level: int = logging.INFO) -> None:
-    """Print the summary of a run on a terminal, or log it."""
-    # On a terminal the default log level hides INFO, so print the line below the live display.
-    if sys.stderr.isatty() and settings["LOG_LEVEL"] != "INFO":
-        print_line(line, error=True)
-    else:
-        logger.log(level, "%s", line)
 
 
 def figures(counts: Mapping[str, float]) -> dict[str, float]:

@@ -51,7 +51,6 @@ from crawler.utils.terminal import without_secrets
 from crawler.utils.text import span
 from crawler.utils.time import SERVER_TIME, steady_seconds
 
-# Calls to MongoDB may include claims in Redis, whose errors name the server's address.
 # Pause before the second attempt of a call; doubles with each further attempt.
 FIRST_PAUSE_SECONDS = 0.1
 # Interval of log lines during an outage.

@@ -61,7 +61,7 @@ class OldContents:
         group.bytes += fetched.size
         is_full = len(group.targets) >= self._max_pages or group.bytes >= MAX_BYTES
         if is_full or fetched.target.kind is not Kind.ITEM:
-            self.end_wait()
+            self._end_wait()
         self._check()
         # Shielded, because the other pages of the group wait for the same task.
         return (await asyncio.shield(group.contents)).get(fetched.target.key)
@@ -71,14 +71,14 @@ class OldContents:
         if self._group is None:
             return
         if self._is_closing or self._in_flight.coming <= len(self._group.targets):
-            self.end_wait()
+            self._end_wait()
 
     def close(self) -> None:
         """Let no page wait any more."""
         self._is_closing = True
-        self.end_wait()
+        self._end_wait()
 
-    def end_wait(self) -> None:
+    def _end_wait(self) -> None:
         """Read the old contents of the waiting pages now."""
         if self._group is not None:
             self._group.is_full.set()

@@ -8,6 +8,7 @@ RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 KERNELS := $(VENV)/.kernels-compiled
 REPLAY := $(VENV)/replay/.installed
+WATCHERS := $(VENV)/watchers/.installed
 PIP_INSTALL := $(PY) deploy/install.py
 PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
@@ -70,11 +71,15 @@ venv-dev: $(DEV) $(KERNELS) ## Install what it takes to work on it
 .PHONY: venv-replay
 venv-replay: $(REPLAY) ## Install the replay tool that one test uses
 
+.PHONY: venv-watchers
+venv-watchers: $(WATCHERS) ## Install the watcher of pages that one benchmark uses
+
 lock: $(DEV) ## Write the lock files again, on Python 3.11.2; ARGS=--upgrade takes the newest versions
 	@$(PY) -c 'import sys; sys.version_info[:3] <= (3, 11, 2) or sys.exit("make lock: needs Python 3.11.2, as its packages fit later versions too. Run: make clean, then make lock PYTHON=/usr/bin/python3 (Debian 12).")'
 	$(PIP_COMPILE) $(ARGS) --output-file requirements.lock requirements.txt
 	$(PIP_COMPILE) $(ARGS) --output-file requirements-dev.lock requirements-dev.txt
 	$(PIP_COMPILE) $(ARGS) --output-file tests/replay-requirements.lock tests/replay-requirements.txt
+	$(PIP_COMPILE) $(ARGS) --output-file tests/bench/watchers-requirements.lock tests/bench/watchers-requirements.txt
 
 clean: ## Remove the virtual environment and all caches; the data in .freshet stays
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
@@ -111,4 +116,10 @@ $(REPLAY): tests/replay-requirements.lock | $(PIP)
 	@echo "Installing the packages of tests/replay-requirements.lock into $(VENV)/replay ..."
 	@$(PY) -m venv --clear $(VENV)/replay
 	@$(VENV)/replay/bin/python deploy/install.py tests/replay-requirements.lock
+	@touch $@
+
+$(WATCHERS): tests/bench/watchers-requirements.lock | $(PIP)
+	@echo "Installing the packages of tests/bench/watchers-requirements.lock into $(VENV)/watchers ..."
+	@$(PY) -m venv --clear $(VENV)/watchers
+	@$(VENV)/watchers/bin/python deploy/install.py tests/bench/watchers-requirements.lock
 	@touch $@

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -132,6 +132,18 @@ def _words(letters: str) -> list[str]:
     return letters.split() if letters.isascii() else _WORD.findall(letters)
 
 
+# What people type: a minus, and a phrase in quotes or a word; a minus inside of a word is none.
+_TYPED = re.compile(
+    '(?:(?<=\\s)|^)(-?)(?:["\u201c\u201d\u201e]([^"\u201c\u201d\u201e]*)["\u201c\u201d]|(\\S+))'
+)
+# Maximum number of words that the server looks for in texts; matches are then checked in full.
+MAX_NEEDED = 12
+# Of PCRE: the next to a word is neither a letter nor a digit, and a letter may have accents.
+_BEFORE, _AFTER, _ACCENTS = r"(?<![\p{L}\p{N}])", r"(?![\p{L}\p{N}])", r"\p{M}*"
+# Characters that may belong to the word next to them, also as signs that resolve to letters.
+_PART = r"[\p{L}\p{N}\p{M}\p{Cf}\p{S}]"
+# Letters with accents are below this code; scripts with other ones have no accents.
+END_OF_ACCENTED = 0x2000
 # Maximum number of words or bigrams in a query to the index; its results are then matched in full.
 MAX_LOOKED_UP = 100
 _QUOTES = re.compile('["\u201c\u201d\u201e]')
@@ -161,6 +173,20 @@ class Term:
 
 
 @dataclass(frozen=True)
+class Needed:
+    """Regular expressions (PCRE) of which a match has one.
+
+    plain:    in the title, the text or the additional words
+    accented: the same with accents, only for texts that are not ASCII; empty: no such form
+    words:    only in the additional words; empty: no such form
+    """
+
+    plain: str
+    accented: str = ""
+    words: str = ""
+
+
+@dataclass(frozen=True)
 class Query:
     """Search query.
 
@@ -177,6 +203,42 @@ class Query:
     def of(cls, given: Iterable[str], without: Iterable[str] = (), *, every: bool = True) -> Query:
         """Parse search terms; each text is a word or phrase, or contains quoted phrases."""
         return cls(_terms(given), _terms(without), every)
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        """Parse what people type: words, phrases in quotes, and both with a minus to exclude."""
+        given: list[str] = []
+        without: list[str] = []
+        for match in _TYPED.finditer(text):
+            minus, phrase, word = match.groups()
+            (without if minus else given).append(word if phrase is None else phrase)
+        return cls(_terms(given), _terms(without))
+
+    @property
+    def tokens(self) -> list[str]:
+        """The words and bigrams of the terms as the index has them, the longest first."""
+        words = (word for term in self.terms for word in term.words)
+        tokens = dict.fromkeys(token for word in words for token in indexed(word).split())
+        return sorted(tokens, key=len, reverse=True)
+
+    @property
+    def needed(self) -> list[Needed]:
+        """Patterns that the stored texts of every match have, for the server to leave out others.
+
+        The texts of a match have them all, but not every post with all of them matches.
+        """
+        words = dict.fromkeys(word for term in self.terms for word in bare_words(term.words))
+        return [_needed(word) for word in [*words][:MAX_NEEDED]]
+
+    @property
+    def excluding(self) -> list[str]:
+        """Patterns (PCRE) of which no match has one in its title or text.
+
+        Only for single words of ASCII; `matches` decides for the others.
+        """
+        words = (term.words[0] for term in self.without if len(term.words) == 1)
+        plain = [word for word in words if word.isascii()][:MAX_NEEDED]
+        return [f"(?<!{_PART}){re.escape(word)}(?!{_PART})" for word in plain]
 
     @property
     def look_ups(self) -> list[str]:
@@ -201,6 +263,31 @@ class Query:
         """Return whether the query is a single character of an unspaced script."""
         words = [word for term in self.terms for word in term.words]
         return len(words) == 1 and len(words[0]) == 1 and is_unspaced(words[0])
+
+
+def bare_words(words: Iterable[str]) -> list[str]:
+    """Return normalized words without accents."""
+    return [part for word in words for part in bare(word).split()]
+
+
+def _needed(word: str) -> Needed:
+    if is_unspaced(word):
+        return Needed(re.escape(word), words=indexed(word) if len(word) > 1 else "")
+    letters = _accented()
+    parts = (f"[{letter}{letters.get(letter, '')}]{_ACCENTS}" for letter in word)
+    return Needed(f"{_BEFORE}{re.escape(word)}{_AFTER}", f"{_BEFORE}{''.join(parts)}{_AFTER}")
+
+
+@cache
+def _accented() -> dict[str, str]:
+    """Return the small letters with accents by the letter without."""
+    found: dict[str, str] = {}
+    for code in range(LAST_ASCII + 1, END_OF_ACCENTED):
+        letter = chr(code)
+        base = bare_letters(letter)
+        if len(base) == 1 and base != letter and letter == letter.lower() and base.isalpha():
+            found[base] = found.get(base, "") + letter
+    return found
 
 
 def _terms(given: Iterable[str]) -> tuple[Term, ...]:

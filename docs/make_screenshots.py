@@ -37,7 +37,7 @@ HIDDEN = ("FRESHET_", "MONGO_URI", "REDIS_URL", "SCRAPY_")
 SIZES = {1280: 860, 390: 844}
 SCHEMES = ("light", "dark")
 DOCUMENTED = (
-    "board-1280-light", "board-1280-dark", "changes-1280-light",
+    "board-1280-light", "board-1280-dark", "changes-1280-light", "site-1280-light",
     "comparison-1280-light", "budget-1280-light", "setup-1280-light",
 )  # fmt: skip
 # The app has few colors, so a palette keeps them.
@@ -137,7 +137,7 @@ def move_clock(site: RunningSite, now: datetime) -> None:
 @contextmanager
 def app() -> Iterator[str]:
     """Serve the web app, and yield its URL."""
-    command = [sys.executable, "-m", "scrapy", "web", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "scrapy", "web", "--port", "0", "--no-service", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
@@ -188,7 +188,7 @@ def read_old_changes(browser: Browser, url: str) -> None:
     page.goto("/changes/settings")
     page.get_by_label("Unread since (UTC)").fill(f"{END - timedelta(days=3):%Y-%m-%dT%H:%M}")
     page.get_by_role("button", name="Set", exact=True).click()
-    page.get_by_text("you have read all earlier ones").wait_for()
+    page.get_by_role("heading", name="Changes", exact=True).wait_for()
     page.close()
 
 
@@ -229,11 +229,12 @@ def path_view(path: str) -> Callable[[Page, str], None]:
 def show_target(page: Page, _: str, site: str = SHOP) -> None:
     """Open the page that changed last."""
     page.goto(f"/changes?site={site}&kind=changed&q=.html")
+    page.locator("[data-open]").first.click()
     item = page.locator(".change-where .outside").first.inner_text()
     page.goto("/targets")
     page.get_by_label("Find a target by its URL").fill(item)
     page.keyboard.press("Enter")
-    page.locator("#explanation dl, #explanation table").first.wait_for()
+    page.locator("#explanation dl, #explanation table").first.wait_for(state="attached")
 
 
 def show_comparison(page: Page, site_url: str) -> None:
@@ -259,19 +260,16 @@ def show_setup(page: Page, site_url: str) -> None:
     """Add the shop, up to its fields."""
     page.goto("/setup")
     page.get_by_label("URL of the site").fill(f"{site_url}/")
-    page.get_by_role("button", name="Propose patterns").click()
-    for key in ("item_pages", "list_pages"):
-        page.locator(f'[data-use="{key}"][data-pattern*="/shop/"]').first.click()
-    page.get_by_role("button", name="Fetch six item pages").click()
+    page.get_by_role("button", name="Look at the site").click()
+    # The blog of the demo is not wanted.
+    for part in ("/shop/[^/]+/[^/]+", "/blog/"):
+        page.locator(f'[data-use="item_pages"][data-pattern*="{part}"]').first.click()
+    page.get_by_role("button", name="Next: what to watch").click()
     page.locator("#sample option").nth(5).wait_for(state="attached")
-    item = page.frame_locator("#picker iframe")
-    for place, name in ((item.locator("h1"), "title"), (item.get_by_text("£"), "price")):
-        place.scroll_into_view_if_needed()
-        box = place.bounding_box()
-        assert box
-        page.mouse.click(box["x"] + 10, box["y"] + box["height"] / 2)
-        page.get_by_role("region", name="Preview").get_by_role("heading", name=name).wait_for()
-    page.get_by_role("heading", name="3. Fields").evaluate("each => each.scrollIntoView()")
+    for name in ("title", "price", "stock"):
+        page.get_by_role("button", name=f"Add {name}").click()
+        page.get_by_role("region", name="Preview").get_by_role("columnheader", name=name).wait_for()
+    page.locator("#steps").evaluate("each => each.scrollIntoView()")
 
 
 VIEWS: Views = {

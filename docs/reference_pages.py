@@ -86,7 +86,6 @@ LIMITS = {
     ),
     "cells": ("one per cell", _WITH_TARGET),
     "rereads": ("writes of a running `scrapy reread`", "deleted when it ends"),
-    "reading": ("one per reader and feed", "deleted with the user or feed; 300 posts each"),
     "runs": ("one per run", "deleted after `FRESHET_KEEP_RUNS_DAYS`, except the last one"),
     "plans": (
         "one per replan and sampling phase",
@@ -103,6 +102,7 @@ LIMITS = {
         "deleted a week after delivery; dead letters after 60 days; limited per channel",
     ),
     "notification_rules": ("one per rule of the web app", "removed by an editor; at most 200"),
+    "notification_channels": ("one per channel of the web app", "removed by an editor; at most 50"),
     "leases": ("one per site, channel and kind of work", "none; there are few names"),
     "hosts": ("one per host that requested a pause", "deleted after the pause"),
     "signatures": ("one per post that is compared", "deleted with its post"),
@@ -112,7 +112,8 @@ LIMITS = {
     "users": ("one per user", _USER),
     "sessions": ("one per signed-in browser", "deleted when it expires"),
     "api_tokens": ("one per token", f"{_USER}, or when it expires"),
-    "readers": ("one per user", "deleted with the user; at most 150 kB each"),
+    "saved_searches": ("up to 50 per user", _USER),
+    "readers": ("two per user", "deleted with the user; less than 1 MB each"),
     "audit": ("one per change in the web app", "deleted after 400 days"),
     "meta": ("state of the database", "a few documents"),
 }

@@ -43,7 +43,7 @@ from crawler.items import (
     TargetPlan,
     Visit,
 )
-from crawler.storage import posts, visits
+from crawler.storage import listings, posts, visits
 from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from crawler.utils.text import count
@@ -70,6 +70,10 @@ CELLS = Intervals(1.0, 1.0, 672.0)
 MIN_REDUNDANT_LISTS, MAX_REDUNDANT_INTERVAL = 3, timedelta(days=7)
 UNDECIDED = "cannot be processed"
 EDITED = "the site definition was edited"
+NOTHING_NEW = "no new link"
+# A list page that differs on this many visits in a row, or on all of its visits, may have random
+# boxes.
+MIN_DIFFERING = 3
 AGAIN = "stored again after an interrupted fetch"
 # Numbers of changes in a row in one passage that a run reports.
 REPORTED = frozenset({5, 10, 20, 40, 80, 160, 320})
@@ -170,11 +174,13 @@ class ChangesPipeline(SessionPipeline):
             if (reason := self.noise.reason(visit, old)) is not None:
                 as_unchanged(visit, reason, self.rules)
                 old = None
-            if old is not None:
-                visit.diff_size = await self._diff_size(item, old)
             visit.broken = await self.detector.state(visit, old)
             note_breakage(visit, self.rules)
+            if visit.changed and visit.broken is None and await self._shows_nothing_new(item):
+                as_unchanged(visit, NOTHING_NEW, self.rules)
+                old = None
             if old is not None:
+                visit.diff_size = await self._diff_size(item, old)
                 self.noise.note_fields(visit, old)
                 visit.field_history = field_history(visit, old)
         except StorageError as error:
@@ -183,6 +189,18 @@ class ChangesPipeline(SessionPipeline):
             logger.exception("Processing %s failed", item.target.url)
             return as_error(item, UNDECIDED, error, self.rules)
         return visit
+
+    async def _shows_nothing_new(self, fetched: Fetched) -> bool:
+        """Return whether a list page with random boxes has no new link and no new date.
+
+        A page without such boxes stays the same on some visits. What it shows then counts whenever
+        it differs, also if one new item has moved others to the next pages of the list.
+        """
+        target = fetched.target
+        differs_always = target.differing + 1 >= min(target.visits, MIN_DIFFERING)
+        if target.kind is not Kind.LIST or not differs_always:
+            return False
+        return not await self.run.patience.read(lambda: listings.shows_news(self.run.db, fetched))
 
     def _is_other_page(self, fetched: Fetched, old: Document) -> bool:
         """Return whether an item redirects to a page that is not an item, such as a search."""

@@ -2,18 +2,18 @@
 
 A population has their sites, groups, weights, costs and limits. A shard has the targets whose keys
 are in one range, so that several processes or machines can plan one population. A step is a
-function of a shard's columns; it may add columns, and returns little: sums, or a limited number of
-rows. Shards are in the order of their keys, so a computation in the order of all keys goes through
-one shard after the other.
+function of a shard; it may set attributes of the shard, and returns little: sums, or a limited
+number of rows. Shards are in the order of their keys, so a computation in the order of all keys
+goes through one shard after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -29,8 +29,8 @@ MONDAY_HOURS = 96
 
 Keys = NDArray[np.uint64]
 R = TypeVar("R")
-# The columns of a shard by name, such as `population`.
-Columns = MutableMapping[str, Any]
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 Own = Sequence[tuple[Any, ...]]
 
 
@@ -211,41 +211,43 @@ def phases(key: Keys, turn: Ints, every_hours: float) -> Floats:
     return every_hours * place / size[turn]
 
 
-class Shards(Protocol):
+class Shards(Protocol[S_co]):
     """Run steps on shards."""
 
     def __len__(self) -> int: ...
 
-    def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
+    def each(
+        self, step: Callable[Concatenate[S_co, ...], R], *common: Any, own: Own | None = None
+    ) -> list[R]:
         """Run a step on all shards, in any order, and return its results in their order.
 
-        common: arguments after the columns
+        common: arguments after the shard
         own:    further arguments of each shard
         """
 
-    def one(self, number: int, step: Callable[..., R], *args: Any) -> R:
+    def one(self, number: int, step: Callable[Concatenate[S_co, ...], R], *args: Any) -> R:
         """Run a step on one shard."""
 
 
-class InMemory:
+class InMemory(Generic[S]):
     """Hold shards in memory, and run steps one after the other."""
 
-    def __init__(self, columns: Sequence[Columns]) -> None:
-        self.columns = columns
+    def __init__(self, shards: Sequence[S]) -> None:
+        self.shards = shards
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self.shards)
 
-    def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
+    def each(
+        self, step: Callable[Concatenate[S, ...], R], *common: Any, own: Own | None = None
+    ) -> list[R]:
         """Run a step on all shards."""
         more = [()] * len(self) if own is None else own
-        return [
-            step(columns, *common, *args) for columns, args in zip(self.columns, more, strict=True)
-        ]
+        return [step(shard, *common, *args) for shard, args in zip(self.shards, more, strict=True)]
 
-    def one(self, number: int, step: Callable[..., R], *args: Any) -> R:
+    def one(self, number: int, step: Callable[Concatenate[S, ...], R], *args: Any) -> R:
         """Run a step on one shard."""
-        return step(self.columns[number], *args)
+        return step(self.shards[number], *args)
 
 
 def shard_of(key: NDArray[np.uint64], count: int) -> Ints:

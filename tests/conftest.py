@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pymongo
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -39,7 +40,7 @@ LONGEST = (
     "integration/storage/test_outages.py",
     "integration/storage/test_fences.py",
     "integration/planning/test_replan_in_shards.py",
-    "integration/cli/test_documented_commands.py",
+    "integration/cli/test_every_command.py",
     "integration/frontier/test_workers.py",
     "integration/web/test_web_input.py",
     "integration/frontier/test_traps.py",
@@ -61,6 +62,8 @@ LONGEST = (
 )
 # Items of the demo site: a crawl of its 200 takes a second.
 SITE_ITEMS = 60
+# Variable with the data folder of the server of a run.
+MONGO_FOLDER = "TEST_MONGO_FOLDER"
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 # The machine may be busy.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,11 +72,16 @@ settings.register_profile("thorough", unhurried, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before other conftests import modules of Freshet that read `sys.executable`.
 forked.begin()
+_of_this_process: list[Path] = []
 
 
 def pytest_configure() -> None:
-    """Fork the servers of tests/site the same way as commands."""
+    """Fork the servers of tests/site the same way as commands; name the folder of MongoDB."""
     running.launch = forked.python
+    # Worker processes inherit the environment.
+    if MONGO_FOLDER not in os.environ:
+        os.environ[MONGO_FOLDER] = str(_folder())
+        _of_this_process.append(Path(os.environ[MONGO_FOLDER]))
     # Collection creates millions of objects that live until the end.
     gc.disable()
 
@@ -108,8 +116,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Stop the process that forks commands."""
+    """Stop the process that forks commands, and MongoDB, after all workers have ended."""
     forked.end()
+    for folder in _of_this_process:
+        _server(folder).stop()
+        shutil.rmtree(folder)
+        del os.environ[MONGO_FOLDER]
     # C++ libraries report objects that the interpreter cannot collect at exit as leaks. Unfreeze
     # at exit only, because pytest collects garbage once more.
     atexit.register(gc.unfreeze)
@@ -146,23 +158,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def mongo() -> Iterator[EmbeddedServer]:
-    """Run one embedded server for all tests of a process; skip the test if no server can run."""
-    folder = _folder()
-    server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None))
+def mongo() -> EmbeddedServer:
+    """Run one embedded server for all tests of a run; skip the test if no server can run.
+
+    The first worker that needs it starts it. Tests that kill, pause or fill one have their own.
+    """
+    server = _server(Path(os.environ[MONGO_FOLDER]))
     try:
         server.start()
     except ServerError as error:
         log = server.log.read_text()[-2000:] if server.log.exists() else ""
-        shutil.rmtree(folder)
         if "mongod not found" in str(error) or "libcurl" in str(error):
             pytest.skip(str(error))
         pytest.fail(f"{error}\n{log}")
-    try:
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder)
+    # Tests have clocks of their own: what has not ended for them may have ended for the server.
+    with pymongo.MongoClient(server.uri) as client:
+        client.admin.command("setParameter", 1, ttlMonitorEnabled=False)
+    return server
+
+
+def _server(folder: Path) -> EmbeddedServer:
+    return EmbeddedServer.of(Config.load(data_dir=folder, mongo_cache_gb=1, mongo_uri=None))
 
 
 def _folder() -> Path:
@@ -183,7 +199,7 @@ def cleaners() -> list[Cleaner]:
 
 @pytest.fixture(scope="session")
 def pool(mongo: EmbeddedServer, cleaners: list[Cleaner]) -> Iterator[DatabasePool]:
-    """Return the databases of the process's server."""
+    """Return the databases of the process."""
     databases = DatabasePool(mongo.uri, cleaners)
     yield databases
     databases.close()

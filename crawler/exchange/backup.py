@@ -15,7 +15,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -186,6 +186,14 @@ async def write(db: Database, path: Path, now: datetime, say: Say) -> tuple[Mani
             draft.rename(path)
         sync_folder(path.parent)
     return manifest, size
+
+
+def remove_abandoned_drafts(folder: Path) -> None:
+    """Delete the temporary files of backups whose processes were killed. Raises OSError."""
+    for draft in folder.glob(".*.part"):
+        with draft.open("rb") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.unlink(missing_ok=True)
 
 
 class Backup:

@@ -105,6 +105,7 @@ _VISITS = (
     _text("reason"),
     _boolean("changed", "changed", "true if a change was found; false for the first visit"),
     _boolean("event"),
+    _boolean("news"),
     _integer("status"),
     _integer("elapsed_ms"),
     _integer("get_size"),

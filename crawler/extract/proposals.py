@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -26,7 +26,10 @@ from crawler.utils.urls import base_url, canonical, is_http, joined, site_of
 MAX_LINKS = 3000
 MAX_URL_CHARACTERS = 1000
 MAX_TEXT_CHARACTERS = 200
+MAX_NAMES, MAX_NAME_CHARACTERS = 12, 60
 MAX_PROPOSALS = 8
+# Sibling folders of items that are proposed together.
+MAX_ALIKE = 30
 MAX_SEGMENTS = 8
 # At least this many different words at one place of a path are interchangeable.
 MIN_WORDS = 3
@@ -66,6 +69,12 @@ NUMBER, WORD = "#", "*"
 # A link on at least this share of the fetched pages counts as boilerplate, if at least FRAME_PAGES
 # pages were fetched.
 FRAME_SHARE, FRAME_PAGES = 0.8, 3
+_NAME = re.compile(r"[^\W\d_]")
+# Texts of links to further pages, which name no page.
+PAGING = re.compile(
+    r"\W*(?:next|prev(?:ious)?|older|newer|first|last|more|page|weiter|zurück|suivant|précédent)\b",
+    re.I,
+)
 _LINKS = etree.XPath(
     "//a[@href] | //link[@href and (contains(concat(' ', @rel, ' '), ' next ')"
     " or contains(concat(' ', @rel, ' '), ' prev '))]"
@@ -104,12 +113,18 @@ class Proposal:
     exclude: pattern for known URLs that `pattern` matches, but that are not items; None without any
     reason:  why the pattern is proposed, one line
     urls:    known URLs that the pattern matches, in the order of the pages
+    names:   different texts of links to them, at most MAX_NAMES, without numbers of pages
+    leads:   patterns of the proposed items that fetched pages of this pattern link to; for lists
+    alike:   patterns of items in sibling folders, such as other sections of a paper; for items
     """
 
     pattern: str
     exclude: str | None
     reason: str
     urls: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    leads: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,8 @@ class _Group:
     places: Counter[str] = field(default_factory=Counter)
     # Fetched pages of this shape, with the numbers of content links by shape.
     links: dict[str, Counter[Shape]] = field(default_factory=dict)
+    # Longest text of the links to each URL.
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
@@ -249,18 +266,22 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
         ),
         key=lambda pair: -pair[0],
     )
-    listed = _merged([group for _, group in lists])[:MAX_PROPOSALS]
+    joined = _joined([group for _, group in lists], groups)
+    by_shape = groups | {group.shape: group for group in joined}
     list_proposals = []
-    for shapes in listed:
-        members = [groups[shape] for shape in shapes if shape in groups]
+    for shapes in _merged(joined)[:MAX_PROPOSALS]:
+        members = [by_shape[shape] for shape in shapes if shape in by_shape]
         pattern = _regex(shapes, next(url for group in members for url in group.urls))
-        reason = "has the name of a list"
-        if any(group.links for group in members):
-            reason = "leads to items"
+        is_read = any(group.links for group in members)
+        reason = "leads to items" if is_read else "has the name of a list"
         if len(shapes) > 1:
             reason += " and has further pages"
         urls = _matching(pattern, _known(groups))
-        list_proposals.append(Proposal(pattern, None, reason, urls))
+        names = _names(members, urls)
+        leads = tuple(
+            _regex([item.shape], next(iter(item.urls))) for item in best if _leads(members, item)
+        )
+        list_proposals.append(Proposal(pattern, None, reason, urls, names, leads))
     # URLs of lists and of single pages, which no item pattern should match.
     list_shapes = {group.shape for _, group in lists}
     others = [
@@ -269,8 +290,51 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
         for url in group.urls
         if (shape in list_shapes and WORD not in shape) or group.name in SINGLE_NAMES
     ]
-    item_proposals = tuple(_item_proposal(group, groups, others) for group in best)
+    item_proposals = tuple(
+        replace(_item_proposal(group, groups, others), alike=_alike(group, groups, list_shapes))
+        for group in best
+    )
     return Proposals(tuple(list_proposals), item_proposals)
+
+
+def _alike(
+    group: _Group, groups: Mapping[Shape, _Group], lists: Collection[Shape]
+) -> tuple[str, ...]:
+    """Return patterns for the items of sibling folders: all but one part of the path is the same.
+
+    A folder with only one or two items has no shape of its own; it counts if it has a page, too.
+    """
+    shape = group.shape
+    if len(shape) < 2 or shape[-1] not in (WORD, NUMBER):
+        return ()
+    known = {tuple(_segments(url)) for each in groups.values() for url in each.urls}
+    folders: dict[Shape, str] = {}
+    for other in groups.values():
+        if len(other.shape) != len(shape) or _ending(other.shape) != _ending(shape):
+            continue
+        if other.is_paging or not other.in_content or other.shape in lists:
+            continue
+        own = other.shape if other.shape[-1] in (WORD, NUMBER) else (*other.shape[:-1], shape[-1])
+        differing = [(a, b) for a, b in zip(shape, own, strict=True) if a != b]
+        is_fixed = all(part not in (WORD, NUMBER) for pair in differing for part in pair)
+        is_folder = own == other.shape or own[:-1] in known
+        if len(differing) == 1 and is_fixed and is_folder and not set(own) & LIST_NAMES:
+            folders.setdefault(own, next(iter(other.in_content)))
+    return tuple(_regex([own], url) for own, url in folders.items())[:MAX_ALIKE]
+
+
+def _leads(lists: Iterable[_Group], items: _Group) -> bool:
+    """Return whether the fetched pages of some lists link to items, at least one each."""
+    counts = [links[items.shape] for group in lists for links in group.links.values()]
+    return sum(counts) >= max(1, len(counts))
+
+
+def _names(groups: Iterable[_Group], urls: Sequence[str]) -> tuple[str, ...]:
+    """Return different texts of links to some URLs, without numbers of pages."""
+    texts = {url: text for group in groups for url, text in group.texts.items()}
+    names = (texts.get(url, "")[:MAX_NAME_CHARACTERS].strip() for url in urls)
+    wanted = dict.fromkeys(name for name in names if _NAME.search(name) and not PAGING.match(name))
+    return tuple(wanted)[:MAX_NAMES]
 
 
 def worth_fetching(pages: Sequence[LinkPage], max_links: int) -> list[str]:
@@ -324,6 +388,8 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
             shape = shapes[anchor.url]
             group = groups[shape]
             if anchor.text:
+                if len(anchor.text) > len(group.texts.get(anchor.url, "")):
+                    group.texts[anchor.url] = anchor.text
                 # In scripts without spaces, two characters count as one word.
                 spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in anchor.text)
                 group.words.append(len(anchor.text.split()) + spaceless // 2)
@@ -399,6 +465,35 @@ def _generalized(rows: list[tuple[Shape, str]]) -> Iterator[tuple[Shape, str]]:
         yield from ((shape, url) for _, url in members)
 
 
+def _joined(groups: Sequence[_Group], known: Mapping[Shape, _Group]) -> list[_Group]:
+    """Return groups of lists in order, where siblings in one folder of lists are one group.
+
+    Two categories are too few for a shape of their own, but a third may come.
+    """
+    siblings: dict[tuple[Shape, str], list[_Group]] = defaultdict(list)
+    for group in groups:
+        last = group.shape[-1] if len(group.shape) > 1 else NUMBER
+        if group.links and last not in (NUMBER, WORD) and group.name not in LIST_NAMES:
+            siblings[group.shape[:-1], _ending(group.shape)].append(group)
+    replaced: dict[Shape, _Group] = {}
+    for (parent, ending), members in siblings.items():
+        shapes = {group.shape for group in members}
+        others = [
+            shape
+            for shape in known
+            if shape[:-1] == parent and shape not in shapes and _ending(shape) == ending
+        ]
+        if len(members) < 2 or others:
+            continue
+        whole = _Group((*parent, WORD))
+        for group in members:
+            whole.urls |= group.urls
+            whole.links |= group.links
+            whole.texts |= group.texts
+            replaced[group.shape] = whole
+    return list({id(each): each for g in groups for each in [replaced.get(g.shape, g)]}.values())
+
+
 def _merged(groups: Sequence[_Group]) -> list[list[Shape]]:
     """Return the shapes of lists in order, each with the shape of its further pages."""
     merged: list[list[Shape]] = []
@@ -453,7 +548,7 @@ def _item_proposal(
     urls = tuple(url for url in _matching(pattern, _known(groups)) if url not in confused)
     n_content = len(group.in_content)
     reason = f"{count(n_content, 'link')} in the content"
-    return Proposal(pattern, exclude, reason, urls)
+    return Proposal(pattern, exclude, reason, urls, _names([group], urls))
 
 
 def _known(groups: Mapping[Shape, _Group]) -> Iterator[str]:

@@ -65,6 +65,10 @@ USUAL_PLACES = {
     "price": (
         "[itemprop=price]", ".product-price", "p.price ins", "p.price", ".price", "[class*=price]",
     ),
+    "stock": (
+        ".stock", ".availability", "[itemprop=availability]", "[class*=in-stock]",
+        "[class*=availab]",
+    ),
     "date": (
         "article time[datetime]::attr(datetime)", "time[datetime]::attr(datetime)",
         "meta[property='article:published_time']::attr(content)", "[itemprop=datePublished]",
@@ -96,7 +100,8 @@ def numbered_html(page: Selector) -> str:
         html,
         tags=SHOWN_TAGS,
         clean_content_tags=HIDDEN_TAGS,
-        attributes={"*": {NUMBER_ATTRIBUTE}, "img": {"alt"}},
+        # The names by which selectors find elements; no style of the app uses them.
+        attributes={"*": {NUMBER_ATTRIBUTE, "class", "id", "itemprop"}, "img": {"alt"}},
         link_rel=None,
         url_schemes=set(),
     )

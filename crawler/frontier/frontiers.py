@@ -33,6 +33,7 @@ from crawler.storage.runs import DeadLetter
 from crawler.utils.time import from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
+    from crawler.frontier.pushed_urls import PushedUrls
     from crawler.frontier.rate_limits import Permits
     from crawler.frontier.redis_queue import Lease, QueueStatus
     from crawler.frontier.run import Run
@@ -268,6 +269,7 @@ class SharedFrontier(Frontier):
 
     async def open(self) -> str:
         """Connect to Redis; return its id. Raises ConfigError or Unreachable."""
+        from crawler.frontier.pushed_urls import PushedUrls
         from crawler.frontier.rate_limits import Permits
         from crawler.frontier.redis_queue import LeasedQueue
         from crawler.storage.redis import RedisRetry, open_redis
@@ -280,6 +282,7 @@ class SharedFrontier(Frontier):
         self._client = client
         steady, name = RedisRetry(client, config.commit_retry_seconds), own_name()
         self._hurry = steady.hurry
+        self._pushed = PushedUrls(run, steady)
         self.permits = Permits(steady, f"freshet:{run.db.name}", name, seconds)
         assert crawler.spider is not None
         key = f"{{freshet:{run.db.name}:{crawler.spider.name}}}:"
@@ -320,7 +323,7 @@ class SharedFrontier(Frontier):
     async def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
         """Yield the targets and requests that this worker leases, until the run is over."""
         worker = self._worker
-        worker.begin(Feeder(self._run, worker, limit).feed)
+        worker.begin(Feeder(self._run, worker, self._pushed, limit).feed)
         while leases := await worker.next():
             requests: list[Lease] = []
             of_targets: list[Lease] = []
@@ -528,13 +531,15 @@ class Feeder:
     One worker at a time is the feeder. If it crashes, another worker starts over.
     """
 
-    def __init__(self, run: Run, worker: Worker, limit: int | None) -> None:
-        self._run, self._worker, self._queue = run, worker, worker.queue
+    def __init__(self, run: Run, worker: Worker, pushed: PushedUrls, limit: int | None) -> None:
+        self._run, self._worker, self._queue, self._pushed = run, worker, worker.queue, pushed
         self._admission = Admission(run, limit)
         self._size = run.config.in_flight
 
     async def feed(self) -> None:
         """Feed the queue until the run is over."""
+        # Dispatch chooses from all due targets.
+        await self._pushed.take()
         if await self._feed_chosen():
             await self._feed_overdue()
         # Poll, because other processes complete the last entries.
@@ -562,6 +567,7 @@ class Feeder:
         position: DuePosition | None = None
         while True:
             status, is_first, began = await self._room(), position is None, now()
+            has_more = await self._pushed.take()
             # From the first due target on, the query also returns those queued, leased and
             # postponed.
             batch = self._size * min(MAX_READ_AHEAD, max(READ_AHEAD, status.workers))
@@ -572,9 +578,9 @@ class Feeder:
             query = partial(due.ordered_keys, db, spider, started, max_targets, closed, position)
             keys, position = await run.patience.read(query)
             new = await self._enqueue(status, keys)
-            if new is None or (is_first and not new and status.is_empty):
+            if new is None or (is_first and not new and status.is_empty and not has_more):
                 return
-            if position is None:
+            if position is None and not has_more:
                 # The next query starts again from the first due target.
                 await asyncio.sleep(PAUSE_SHARE * (now() - began))
                 await self._until_completed(under_way=status.waiting + status.leased + new)

@@ -21,9 +21,9 @@ from crawler.utils.time import Clock
 RECOUNT_AFTER = timedelta(minutes=1)
 # Maximum number of requests that a run reserves at once of caps that several spiders share.
 MAX_RESERVED = 1000
-# Runs that reserve at the same time try again after a random pause, up to twice as long each time.
+# Runs that reserve at the same time try again after a random pause, which depends on the time of an
+# attempt: it is long on a busy machine.
 RESERVE_ATTEMPTS = 6
-RESERVE_PAUSE_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,19 @@ class Allowance:
     async def _share(self, in_flight: int) -> int | None:
         """Return how many requests this run may make until it counts again; None: no limit.
 
-        If other spiders use the same caps, this is a quarter of what is left, which is reserved.
+        If other spiders use the same caps, this is a quarter of what is left, which is reserved;
+        less if others reserve at the same time.
         """
+        time = asyncio.get_running_loop().time
+        if self._others and self._lease is not None:
+            # Visits that are stored count twice while they are reserved.
+            await self._lease.reserve(in_flight)
         for attempt in range(RESERVE_ATTEMPTS):
+            began = time()
             left = await self.room(in_flight)
             if left is None or not self._others:
                 return left
-            share = min(-(-left // 4), MAX_RESERVED)
+            share = min(-(-left // (4 << attempt)), MAX_RESERVED)
             if self._lease is None:
                 return share
             await self._lease.reserve(in_flight + share)
@@ -198,7 +204,7 @@ class Allowance:
             if left:
                 return left
             # If each run sees the others' reservations, none gets anything: try at another time.
-            await asyncio.sleep(random.uniform(0, RESERVE_PAUSE_SECONDS * 2**attempt))
+            await asyncio.sleep(random.uniform(0, (time() - began) * (1 << attempt)))
         return 0
 
 

@@ -75,6 +75,7 @@ class RunState:
     due_at_start: number of targets that were due when the run began
     prepares:  whether this process prepares the run
     is_full:   whether this is a full run, which ignores the plan's caps
+    is_baseline: whether the first crawl of the site is not complete
     tally:     the run when this process left it
     warnings:  warnings about the run, once it is summed up
     end_state: state of the spider after the run, once the run is summed up
@@ -91,6 +92,7 @@ class RunState:
     due_at_start: int = 0
     prepares: bool = True
     is_full: bool = False
+    is_baseline: bool = False
     tally: Tally = Tally()
     warnings: RunWarnings = field(default_factory=RunWarnings)
     end_state: EndState | None = None

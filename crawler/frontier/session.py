@@ -35,8 +35,8 @@ from crawler.storage.writer import BothLeases, Surroundings, Writer
 from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
-# Counts of due targets that were not handed out.
-LEFT_OVER = ("over_cap", "closed", "over_limit")
+# Counts of due targets that were not handed out, and of pushed URLs.
+NOT_OF_VISITS = ("over_cap", "closed", "over_limit", "pushed", "pushed refused")
 # Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
 EXPORTER = "feedexport"
@@ -182,7 +182,10 @@ class Session:
         await run.patience.read(patterns.open)
         self.writer = Writer(
             store.db, run.config, run.started, run.patience, patterns, run.registry,
-            Surroundings(BothLeases(self.lease, self.frontier), run.in_flight, self.archive),
+            Surroundings(
+                BothLeases(self.lease, self.frontier), run.in_flight, self.archive,
+                run.state.is_baseline,
+            ),
         )  # fmt: skip
         self.old_contents = OldContents(
             lambda some: run.patience.read(lambda: posts.contents(store.db, some)),
@@ -221,13 +224,14 @@ class Session:
             extra = await sampling_phases.requests_per_day(run.db, plan["spiders"], run.started)
             extra += await cells.requests_per_day(run.db, plan["spiders"])
             run.allowance.follow(plan, extra, is_full=state.is_full)
+        state.is_baseline = await runs.is_baseline(run.db, run.spider, run.started)
         run.limits.holds |= await runs.held_hosts(run.db, run.started)
         state.due_at_start = await targets.count_due(run.db, run.spider, run.started)
 
     def shares(self) -> dict[str, int]:
         """Return the counts of this process that do not come from visits."""
         state = self.run.state
-        own = {name: state.counts[name] for name in LEFT_OVER if state.counts[name]}
+        own = {name: state.counts[name] for name in NOT_OF_VISITS if state.counts[name]}
         shares = {"discovered": self.discovered, "left out": self._traps.left_out, **own}
         shares[COPIED_LISTS] = self._traps.copied_lists
         if state.second_requests:

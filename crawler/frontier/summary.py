@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Self
 
@@ -30,6 +30,8 @@ ALL_NOW = "to fetch them all now, add -a full=1"
 PAUSE = "a host is paused if it sends Retry-After or refuses several requests in a row"
 # Counts of feeds, as the session names them.
 POSTS = ("posts", "edited posts", "missed posts")
+# Counts of URLs that were pushed to Redis.
+PUSHED = ("pushed", "pushed refused")
 
 
 class Summary:
@@ -95,6 +97,7 @@ def figures(counts: Mapping[str, float]) -> dict[str, float]:
     left_out: links that did not become targets because of a cap
     due:      targets still due at the end, for example because of a limit or a host's cap
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
+    pushed, pushed_refused: URLs pushed to Redis that became due, and that were refused
     missed_visits: planned visits that were not made
     second_requests: requests for pages in addition to their visits, to find random text
     over_cap, closed, over_limit: targets of `due`, by reason: a cap of the plan or the site, the
@@ -114,7 +117,7 @@ def figures(counts: Mapping[str, float]) -> dict[str, float]:
         "missed_visits": counts["missed visits"],
         "second_requests": counts["second requests"],
         **{name: counts[name] for name in LEFT},
-        **{name.replace(" ", "_"): counts[name] for name in POSTS},
+        **{name.replace(" ", "_"): counts[name] for name in (*POSTS, *PUSHED)},
         "saved": max(0, counts["targets"] - visits - counts["due"]),
     }
     if visits >= MIN_VISITS:
@@ -142,14 +145,7 @@ def sentence(run: Run, counts: dict[str, float], *, is_shared: bool) -> str:
     else:
         remaining = _not_due(state.end_state.remaining, run.clock.now())
         parts += ["nothing visited: nothing was due", *remaining]
-    new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
-    if new or edited or missed:
-        parts.append(f"{count(new, 'new post')}, {edited:,.0f} edited, about {missed:,.0f} missed")
-    if counts["left_out"]:
-        links = count(counts["left_out"], "link")
-        parts.append(f"{links} skipped because of caps (see the warnings)")
-    if counts["missed_visits"]:
-        parts.append(f"{count(counts['missed_visits'], 'planned visit')} missed")
+    parts += _other_counts(counts)
     if visits and state.end_state is not None:
         parts += _not_due(state.end_state.remaining, run.clock.now())
     if visits and due:
@@ -157,6 +153,22 @@ def sentence(run: Run, counts: dict[str, float], *, is_shared: bool) -> str:
     if run.allowance.ignored:
         parts.append(f"full run: the plan's cap of {run.allowance.ignored} was ignored")
     return f"{run.spider}: {'; '.join(parts)}"
+
+
+def _other_counts(counts: dict[str, float]) -> Iterator[str]:
+    """Yield what a run counted beside its visits."""
+    new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
+    if new or edited or missed:
+        yield f"{count(new, 'new post')}, {edited:,.0f} edited, about {missed:,.0f} missed"
+    if (pushed := counts["pushed"]) or counts["pushed_refused"]:
+        refused = f", {counts['pushed_refused']:,.0f} refused (see the warnings)"
+        made_due = f"{count(pushed, 'pushed URL')} made due"
+        yield made_due + (refused if counts["pushed_refused"] else "")
+    if counts["left_out"]:
+        links = count(counts["left_out"], "link")
+        yield f"{links} skipped because of caps (see the warnings)"
+    if counts["missed_visits"]:
+        yield f"{count(counts['missed_visits'], 'planned visit')} missed"
 
 
 def _outcomes(counts: dict[str, float]) -> str:

@@ -176,6 +176,12 @@ class Fetched:
     known: KnownFeed | None = None
 
     @property
+    def differs(self) -> bool:
+        """Return whether the content differs from that of the last visit that had one."""
+        before = self.target.content_hash
+        return None not in (before, self.content_hash) and before != self.content_hash
+
+    @property
     def random_text(self) -> Noise:
         """Return what is known of the random text of this page, with its present definition."""
         noise = self.noise or self.target.noise

@@ -136,6 +136,7 @@ class Target:
 
     depth:        number of links from a start URL; 0 for start URLs
     redundant_lists: number of redundant list pages in a row on the way to this target
+    differing:    number of visits in a row at which this list page had other links than before
     is_redundant: whether this list page showed no items, or only those of other pages of its list
     post:         `_id` of the feed post whose page this is; such a page is fetched once
     canonical_url: URL of another item that the page states as its canonical one
@@ -178,6 +179,7 @@ class Target:
     depth: int = 0
     redundant_lists: int = 0
     is_redundant: bool = False
+    differing: int = 0
     post: str | None = None
     canonical_url: str | None = None
     alias_of: str | None = None

@@ -75,6 +75,7 @@ class Visit:
     field_history: which fields changed, including this visit; None if it found no change of fields
     noise:         random text of the page, if this visit changed what is known of it; else None
     wanted:        events that the notification rules of the site match; None: there are none
+    is_baseline:   whether the first crawl of the site is not complete: its new pages are not news
     """
 
     fetched: Fetched
@@ -104,6 +105,7 @@ class Visit:
     field_history: FieldHistory | None = None
     noise: Noise | None = None
     wanted: Wanted | None = None
+    is_baseline: bool = False
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:

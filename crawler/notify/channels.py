@@ -1,8 +1,9 @@
 """Channels of notifications: their keys, and when they may send.
 
-A channel is a table `[channels.NAME]` of `notify.toml`: a webhook, a mail server, or a URL for
-Apprise. Its secrets are environment variables (`${VARIABLE}`), and are replaced in all messages
-about failures (`without_secrets`).
+A channel is a webhook, a mail server, or a URL for Apprise. It is a table `[channels.NAME]` of
+`notify.toml`, whose secrets are environment variables (`${VARIABLE}`), or is made in the web app,
+whose secrets are stored encrypted (`crawler.notify.stored_channels`). Secrets are replaced in all
+messages about failures (`without_secrets`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -58,29 +60,42 @@ _TOKEN = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _secret(value: str) -> str:
+def _is_stored(info: ValidationInfo) -> bool:
+    """Return whether the keys come from the database: then they have no variables."""
+    return bool(info.context)
+
+
+def _secret(value: str, info: ValidationInfo) -> str:
+    if _is_stored(info):
+        return value
     if not VARIABLE.search(value):
         raise ValueError("keep secrets in the environment: '${VARIABLE}'")
     return expanded(value)
 
 
-def _service_url(value: str) -> str:
+def _service_url(value: str, info: ValidationInfo) -> str:
     """Expand a URL. Raises ValueError if it has no scheme, or shows a password or token."""
     if len(value) > MAX_URL_CHARACTERS:
         raise ValueError(f"longer than {MAX_URL_CHARACTERS:,} characters")
+    if _is_stored(info):
+        return _checked_url(value)
     if shows_secret(value) or _TOKEN.search(VARIABLE.sub("", value)):
         raise ValueError(
             "keep passwords and tokens in the environment: use ${VARIABLE} for each, or for the "
             "whole URL"
         )
-    url = expanded_url(value).strip()
+    return _checked_url(expanded_url(value))
+
+
+def _checked_url(value: str) -> str:
+    url = value.strip()
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url) or _CONTROL.search(url):
         raise ValueError("not a URL. Examples: https://example.com/hook, slack://${SLACK_TOKENS}")
     return url
 
 
-def _webhook_url(value: str) -> str:
-    url = _service_url(value)
+def _webhook_url(value: str, info: ValidationInfo) -> str:
+    url = _service_url(value, info)
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
@@ -93,8 +108,8 @@ def _webhook_url(value: str) -> str:
     return url
 
 
-def _signing_secret(value: str) -> str:
-    secret = _secret(value)
+def _signing_secret(value: str, info: ValidationInfo) -> str:
+    secret = _secret(value, info)
     try:
         data = base64.b64decode(secret.removeprefix("whsec_") + "==", validate=False)
     except binascii.Error:
@@ -212,6 +227,11 @@ class Channel(BaseModel):
         description="collect events and send one message every `hour`, `day` or `week` (on "
         "Mondays); unset: one message for each event",
     )
+    together: bool = Key(
+        False,
+        description="send the events of a rule that are due at the same time, such as those of a "
+        "run, as one message",
+    )
     digest_at: Annotated[str, AfterValidator(_time_of_day)] = Key(
         "08:00", description="time of day of a digest every `day` or `week`"
     )
@@ -233,7 +253,9 @@ class Channel(BaseModel):
     template: str | None = Key(None, description="template of the text; unset: the default")
     subject: str | None = Key(None, description="template of the title; unset: the default")
     html: str | None = Key(
-        None, description="template of the HTML part of emails; unset: emails are plain text"
+        None,
+        description="template of the HTML part of emails, empty for none; unset: a table, or none "
+        "with `template`",
     )
 
     @field_validator("template", "subject", "html")
@@ -276,7 +298,13 @@ class Channel(BaseModel):
         """Return the templates of the channel's messages."""
         from crawler.notify.messages import Templates
 
-        return Templates(self.template, self.subject, self.html)
+        is_default = self.template is None and self.html != ""
+        has_table = self.smtp is not None and (is_default or bool(self.html))
+        return Templates(self.template, self.subject, self.html, has_table)
+
+
+class StoredChannel(Channel):
+    """A channel that was made in the web app: it may not reach into private networks."""
 
 
 def valid_channels(
@@ -301,11 +329,16 @@ def valid_channels(
         try:
             channels[name] = Channel.model_validate(table)
         except ValidationError as error:
-            tables = {"smtp": [each.alias or key for key, each in Smtp.model_fields.items()]}
-            key, cause = first_problem(error, Channel.model_fields, tables)
+            key, cause = problem_of(error)
             place = f"{key}: " if key else ""
             problems[name] = f"{source}: channel {name!r}: {place}{cause}"
     return channels, problems
+
+
+def problem_of(error: ValidationError) -> tuple[str, str]:
+    """Return the key of the first problem of a channel, or '', and the problem."""
+    tables = {"smtp": [each.alias or key for key, each in Smtp.model_fields.items()]}
+    return first_problem(error, Channel.model_fields, tables)
 
 
 def without_secrets(channel: Channel, text: str) -> str:

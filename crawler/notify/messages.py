@@ -1,7 +1,5 @@
 """Render events of pages as messages, with templates of the operator in Jinja's sandbox.
 
-An event is made of one document of the outbox, or of several about the same page.
-
 The text of a page, however hostile, cannot keep a delivery busy: a message has at most MAX_EVENTS
 events with MAX_FIELDS fields of MAX_VALUE_CHARACTERS characters, and a rendered text is cut off.
 How often a template goes over these data is up to the operator, who alone can write templates.
@@ -11,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
-from itertools import islice
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any
 
 from jinja2 import DictLoader, StrictUndefined, Template, TemplateError, pass_context
 from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError
@@ -26,20 +22,17 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from crawler.errors import ConfigError
-from crawler.storage.client import Document
+from crawler.extract.item_values import text_change
+from crawler.notify.event_views import EventView, joined, link_to, view_of
+from crawler.notify.mail_table import mail_table
 from crawler.storage.outbox import Bundle, Grouping
-from crawler.utils.edits import edits
-from crawler.utils.text import count, is_price, price, without_surrogates
-from crawler.utils.time import iso
-from crawler.utils.urls import target_id
+from crawler.utils.text import one_line, without_surrogates
 
 # Characters of a rendered text; the rest is cut off.
 MAX_TEXT_CHARACTERS = 50_000
 MAX_TITLE_CHARACTERS = 200
 # Maximum number of events that a message lists; the others are only counted.
 MAX_EVENTS = 50
-MAX_FIELDS, MAX_SHOWN_POSTS, MAX_EDITS = 20, 20, 20
-MAX_VALUE_CHARACTERS = 500
 # Webhook receivers and mail servers compare ids, so an id has no characters that need quoting.
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 DIGEST = "digest"
@@ -48,7 +41,6 @@ CUT = "\n(cut off here: a message has at most {:,} characters)"
 _MENTION = re.compile(r"(?<!\w)@(?=\w)|<(?:[!#]|@[!&]?)(?=\w)")
 _MARKUP = re.compile(r"[\\`*_~|\[\]<>#]")
 _LINK = re.compile(r"(https?://[^\s<>\[\]()`]+)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 SUBJECT = (
     "{% if count == 1 %}{{ event.site }}: {{ event.event }}: {{ event.title or event.url }}"
@@ -103,69 +95,12 @@ def without_markdown(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A place where a field changed, as text. before, after: None if there was nothing.
-
-    Long texts begin shortly before what changed, so that a shorter text shows it, too.
-    """
-
-    name: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class EventView:
-    """An event as templates and webhooks see it.
-
-    event:      its name, such as `changed`
-    at:         time of the visit
-    changes:    the places that changed, at most MAX_EDITS
-    more_changes: number of further places
-    values:     the values of the page as texts, by field, at most MAX_FIELDS
-    reason:     condition or error that caused the event; empty: none
-    link:       URL of the page or site in the web app; None without FRESHET_WEB_URL
-    """
-
-    event: str
-    site: str
-    url: str
-    title: str
-    at: datetime
-    categories: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
-    values: Mapping[str, str] | None = None
-    reason: str = ""
-    link: str | None = None
-    more_changes: int = 0
-
-    def with_contents(
-        self, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-    ) -> Self:
-        """Return the event with the changes between two contents, and the values of the later one.
-
-        before, after: contents of the page; None: there is none
-        """
-        found, more = edits(before, after, MAX_EDITS, MAX_VALUE_CHARACTERS)
-        new = after or {}
-        present = ((name, _text(value)) for name, value in islice(new.items(), MAX_FIELDS))
-        values = {name: text for name, text in present if text is not None}
-        changes = tuple(Change(*edit) for edit in found)
-        return replace(self, changes=changes, more_changes=more, values=values)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the event for JSON; times in ISO format, in UTC."""
-        data = asdict(self) | {"at": iso(self.at), "values": dict(self.values or {})}
-        return data | {"categories": list(self.categories), "changes": list(data["changes"])}
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
     """A message that a channel can send.
 
     id:   the same for every attempt, so that receivers can drop repetitions
     type: name of the event, or `digest` for several events
-    html: the same as `text` in HTML; None: the message is only plain text
+    html: HTML part of an email; None: the message is only plain text
     data: the events, for webhooks
     at:   time of the latest event
     chat: title and text for chats, in which no value of a page mentions members
@@ -192,11 +127,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates of a channel; None: the default. html: None: no HTML."""
+    """The templates of a channel; None: the default.
+
+    html:      empty: no HTML
+    has_table: whether the default of the HTML is a table, as for emails; else there is none
+    """
 
     text: str | None = None
     subject: str | None = None
     html: str | None = None
+    has_table: bool = False
 
 
 DEFAULTS = Templates()
@@ -204,7 +144,7 @@ DEFAULTS = Templates()
 
 def message_of(
     message_id: str, events: Sequence[EventView], *,
-    templates: Templates = DEFAULTS, more: int = 0, zone: tzinfo = UTC,
+    templates: Templates = DEFAULTS, more: int = 0, zone: tzinfo = UTC, web_url: str | None = None,
 ) -> Message:  # fmt: skip
     """Return a message about one event, or a digest of several.
 
@@ -214,6 +154,7 @@ def message_of(
     events: at least one, in the order of their times; those beyond MAX_EVENTS are only counted
     more:   number of further events, which were not read
     zone:   time zone for the filter `local`
+    web_url: URL of the web app; None: no link to all changes
     """
     if not events:
         raise ValueError("a message needs an event")
@@ -231,18 +172,20 @@ def message_of(
         return rendered(default, shown, more=more, zone=zone, values=values)
 
     text_default = MANY if is_digest else SINGLE
-    html = render(templates.html, "", Values.HTML) or None if templates.html else None
+    html = render(templates.html, "", Values.HTML) if templates.html else ""
     plain, chat, markdown = (
-        (one_line(render(templates.subject, SUBJECT, values)),
+        (one_line(render(templates.subject, SUBJECT, values), MAX_TITLE_CHARACTERS),
          render(templates.text, text_default, values))
         for values in (Values.PLAIN, Values.CHAT, Values.MARKDOWN)
     )  # fmt: skip
     note = f"\n(The default text was used, because of an error: {errors[0]})\n" if errors else ""
     (title, text), chat, markdown = ((head, body + note) for head, body in (plain, chat, markdown))
+    if templates.has_table and not html:
+        html = mail_table(shown, title, zone, more=more, web_url=web_url, note=note.strip())
     data = {"events": [event.as_data() for event in shown], "more": more}
     kind = DIGEST if is_digest else events[0].event
     at = max(each.at for each in events)
-    return Message(message_id, kind, title, text, html, data, at, chat, markdown)
+    return Message(message_id, kind, title, text, html or None, data, at, chat, markdown)
 
 
 def message_in(
@@ -258,103 +201,9 @@ def message_in(
     events = [joined(bundle.messages)] if is_joined else list(map(view_of, bundle.messages))
     if web_url is not None:
         events = [replace(event, link=link_to(web_url, event.site, event.url)) for event in events]
-    return message_of(bundle.id, events, templates=templates, more=bundle.more, zone=zone)
-
-
-def link_to(web_url: str, site: str, url: str) -> str:
-    """Return the URL of a page in the web app; of its site if `url` is empty."""
-    if not url:
-        return f"{web_url}/sites/{quote(site, safe='')}"
-    return f"{web_url}/targets/{target_id(f'{site} {url}')}"
-
-
-def view_of(document: Document) -> EventView:
-    """Return the event of a document of the outbox as templates see it."""
-    data = document["data"]
-    posts = data.get("posts", ())
-    matching = data.get("posts_matching", 0)
-    reasons = [data.get("text"), data.get("reason")]
-    if failures := data.get("failures"):
-        reasons.append(f"{count(failures, 'failed visit')} in a row")
-    if matching:
-        reasons.append(count(matching, "post"))
-    view = EventView(
-        event=document["event"],
-        site=document["spider"],
-        url=document["target"],
-        title=data.get("title") or ("" if document["target"] else document["spider"]),
-        at=document["at"],
-        categories=tuple(data.get("categories", ())),
-        reason="; ".join(filter(None, reasons)),
-    ).with_contents(data.get("before"), data.get("after"))
-    if "edits" in data:
-        # From the whole contents, of which the document has only the beginning.
-        changes = tuple(Change(**edit) for edit in data["edits"])
-        view = replace(view, changes=changes, more_changes=data["more_edits"])
-    if not posts:
-        return view
-    shown = (" ".join(filter(None, (post["title"], post["url"]))) for post in posts)
-    return replace(view, changes=tuple(Change("post", None, text) for text in shown))
-
-
-def joined(documents: Sequence[Document]) -> EventView:
-    """Return one event for several of a page: the last one, with all changes since the first.
-
-    It has the posts of all events of a feed, and the texts of all alarms.
-
-    documents: in order; they lack some fields of pages with more than MAX_FIELDS
-    """
-    if len(documents) == 1:
-        return view_of(documents[0])
-    events = [document["data"] for document in documents]
-    data = dict(events[-1])
-    if texts := dict.fromkeys(event["text"] for event in events if event.get("text")):
-        data["text"] = "; ".join(texts)
-    if found := [event for event in events if "posts" in event]:
-        listed = [post for event in found for post in event["posts"]]
-        # An edited post is listed once, with its last title.
-        posts = list({post["url"] or post["title"]: post for post in listed}.values())
-        repeated = len(listed) - len(posts)
-        data["posts_matching"] = sum(event["posts_matching"] for event in found) - repeated
-        data["posts"] = posts[:MAX_SHOWN_POSTS]
-        return view_of(documents[-1] | {"data": data})
-    first, last = events[0], events[-1]
-    before, after = first.get("before"), last.get("after")
-    stored = [
-        {**(event.get("before") or {}), **(event.get("after") or {})} for event in (first, last)
-    ]
-    if max(map(len, stored)) == MAX_FIELDS:
-        # Each document may lack fields that the other one has: compare those in both.
-        shared = stored[0].keys() & stored[1].keys()
-        before = before and {name: value for name, value in before.items() if name in shared}
-        after = after and {name: value for name, value in after.items() if name in shared}
-    data |= {"before": before, "after": after}
-    data |= _joined_edits(events, before, after)
-    return view_of(documents[-1] | {"data": data})
-
-
-def _joined_edits(
-    events: Sequence[Document], before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> Document:
-    """Return the edits from the first of some events of a page to the last.
-
-    before, after: contents before the first and after the last event. Of texts that are cut there,
-                   the edits of all events are shown.
-    """
-    cut = {n for content in (before, after) for n, v in (content or {}).items() if _is_cut(v)}
-    old, new = (
-        None if content is None else {n: v for n, v in content.items() if n not in cut}
-        for content in (before, after)
+    return message_of(
+        bundle.id, events, templates=templates, more=bundle.more, zone=zone, web_url=web_url
     )
-    found, more = edits(old, new, MAX_EDITS, MAX_VALUE_CHARACTERS)
-    of_cut = [edit for event in events for edit in event.get("edits", ()) if edit["name"] in cut]
-    listed = [*(edit._asdict() for edit in found), *of_cut]
-    more += sum(event.get("more_edits", 0) for event in events) if cut else 0
-    return {"edits": listed[:MAX_EDITS], "more_edits": more + max(0, len(listed) - MAX_EDITS)}
-
-
-def _is_cut(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS
 
 
 def rendered(
@@ -386,7 +235,7 @@ def rendered(
     except TemplateNotFound as error:
         raise ConfigError(f"template: {_line(error)}cannot include {error.name!r}") from error
     except _FAILURES as error:
-        cause = one_line(str(error).replace(f"{__name__}.", ""))
+        cause = one_line(str(error).replace(f"{EventView.__module__}.", ""), MAX_TITLE_CHARACTERS)
         raise ConfigError(f"template: {_line(error)}{cause}") from error
     # A page may contain surrogates, which neither JSON in UTF-8 nor an email can contain.
     return without_surrogates("".join(parts))
@@ -400,7 +249,7 @@ def check_template(template: str, *, is_html: bool = False) -> None:
     # Values of every type of field are texts, so other errors depend on a page's values.
     example = EventView(
         "changed", "example", "https://example.com/", "Title", datetime(2026, 1, 1, tzinfo=UTC),
-        ("category",), (Change("price", "10", "9"),), _AnyField(price="9"), "reason",
+        ("category",), (text_change("price", "10", "9"),), _AnyField(price="9"), "reason",
         "https://example.org/targets/1",
     )  # fmt: skip
     try:
@@ -411,33 +260,11 @@ def check_template(template: str, *, is_html: bool = False) -> None:
             raise
 
 
-def one_line(text: str) -> str:
-    """Return a text without line breaks and control characters, cut to a title's length."""
-    shown = " ".join(_CONTROL.sub(" ", text).split())
-    return f"{shown[: MAX_TITLE_CHARACTERS - 1]}…" if len(shown) > MAX_TITLE_CHARACTERS else shown
-
-
 class _AnyField(dict[str, str]):
     """Has a value for every field."""
 
     def __missing__(self, name: str) -> str:
         return ""
-
-
-def _text(value: Any) -> str | None:
-    """Return a value of a page as a short text; None if there is none."""
-    if value is None:
-        return None
-    if is_price(value):
-        value = price(value)
-    elif isinstance(value, list | tuple):
-        value = ", ".join(str(part) for part in value[:MAX_FIELDS])
-    elif isinstance(value, datetime):
-        value = iso(value if value.tzinfo else value.replace(tzinfo=UTC))
-    # Slice first: the text of a page may have megabytes.
-    text = value[: MAX_VALUE_CHARACTERS + 1] if isinstance(value, str) else str(value)
-    cut = len(text) > MAX_VALUE_CHARACTERS
-    return f"{text[: MAX_VALUE_CHARACTERS - 1]}…" if cut else text
 
 
 # Errors of a template's expressions, such as a comparison of a text with a number.
@@ -484,7 +311,7 @@ def _compiled(template: str, values: Values) -> Template:
         return environment.from_string(template)
     except TemplateSyntaxError as error:
         raise ConfigError(
-            f"template: line {error.lineno}: {one_line(str(error.message))}"
+            f"template: line {error.lineno}: {one_line(str(error.message), MAX_TITLE_CHARACTERS)}"
         ) from None
     except RecursionError:
         raise ConfigError("template: nested too deeply") from None

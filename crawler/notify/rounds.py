@@ -25,17 +25,19 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
-from crawler.extract.notification_rules import read_keys
 from crawler.notify import channels, senders
-from crawler.notify.channels import Channel, valid_channels
-from crawler.notify.messages import EventView, message_in, message_of
+from crawler.notify.channels import Channel
+from crawler.notify.event_views import EventView
+from crawler.notify.messages import message_in, message_of
 from crawler.notify.rules import Confirmation, RuleSet, confirm, expand, messages_of
 from crawler.notify.senders import DeliveryFailed
+from crawler.notify.stored_channels import all_channels
 from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry, in_batches
 from crawler.storage.leases import Lease
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
 from crawler.utils.process import end_tasks
+from crawler.utils.shapes import copied
 from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """A channel of `notify.toml`, which sends messages of the outbox.
+    """A channel, which sends messages of the outbox.
 
     private_hosts: HOST:PORT of webhooks that may be in private networks
     web_url:       URL of the web app, for links; None: no links
@@ -79,9 +81,11 @@ class Outlet:
 
     @property
     def grouping(self) -> Grouping:
-        """Return which messages are sent as one: a digest, those of a page, or none."""
+        """Return which messages are sent as one: a digest, those of a rule, of a page, or none."""
         if self.channel.digest is not None:
             return Grouping.DIGEST
+        if self.channel.together:
+            return Grouping.RULE
         return Grouping.PAGE if self.channel.debounce_minutes else Grouping.NONE
 
     @property
@@ -482,18 +486,20 @@ async def status(db: Database, file: Path) -> NotifyStatus:
     }
 
 
-async def send_test(config: Config, name: str, now: datetime) -> SendReport:
+async def send_test(db: Database, config: Config, name: str, now: datetime) -> SendReport:
     """Send a test message to a channel.
 
     Raises ConfigError if the channel does not exist or is invalid.
     """
-    channel = _channel(config.notify_file, name)
+    channel = await _channel(db, config.notify_file, name)
     event = EventView(
         "changed", "test", "https://example.com/", "Test message of Freshet", now,
         reason="This channel works.", link=config.web_url,
     )  # fmt: skip
     key, reason = f"test_{secrets.token_hex(16)}", ""
-    message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
+    message = message_of(
+        key, [event], templates=channel.templates, zone=channel.zone, web_url=config.web_url
+    )
     try:
         await senders.send(channel, message, ATTEMPT_SECONDS, config.private_hosts)
     except senders.DeliveryFailed as error:
@@ -501,12 +507,14 @@ async def send_test(config: Config, name: str, now: datetime) -> SendReport:
     return {"channel": name, "id": key, "delivered": not reason, "reason": reason}
 
 
-def _channel(file: Path, name: str) -> Channel:
-    valid, problems = valid_channels(read_keys(file), str(file))
+async def _channel(db: Database, file: Path, name: str) -> Channel:
+    valid, problems = await all_channels(db, file)
     if name in problems:
         raise ConfigError(problems[name])
     if name not in valid:
-        available = ", ".join(valid) or f"none. Write [channels.NAME] into {file}"
+        available = (
+            ", ".join(valid) or f"none. Add one in the web app, or [channels.NAME] to {file}"
+        )
         raise ConfigError(f"channel not found: {name[:70]!r}. Available: {available}")
     return valid[name]
 
@@ -535,12 +543,7 @@ async def preview(
             )  # fmt: skip
         shown.append(
             {
-                "rule": message["rule"],
-                "channel": message["channel"],
-                "event": message["event"],
-                "spider": message["spider"],
-                "target": message["target"],
-                "at": message["at"],
+                **copied(PreviewedMessage, message),
                 "title": sent.title,
                 "text": sent.text,
             }

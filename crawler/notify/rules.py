@@ -27,8 +27,9 @@ from crawler.extract.notification_rules import (
     rules_in,
 )
 from crawler.items import FAILED, SEEN, Event, Outcome
-from crawler.notify.channels import Channel, first_due, valid_channels
-from crawler.notify.messages import MAX_EDITS, MAX_FIELDS, MAX_SHOWN_POSTS
+from crawler.notify.channels import Channel, first_due
+from crawler.notify.event_views import MAX_EDITS, MAX_FIELDS, MAX_SHOWN_POSTS
+from crawler.notify.stored_channels import all_channels
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
@@ -41,6 +42,10 @@ MAX_CHARACTERS = 500
 MAX_POSTS = 500
 ELLIPSIS = "…"
 TABLES = ("channels", "rules")
+NO_RULES = (
+    "no rules, so nothing is sent. Add one in the web app, or write [[rules]] into notify.toml, or "
+    "[[notify]] into a site definition"
+)
 # Visits that found a page or found it gone. An error in between neither confirms nor refutes it.
 DECISIVE = (*SEEN, Outcome.GONE)
 REFUTED = "the next visit found another state"
@@ -83,7 +88,7 @@ class RuleSet:
         stored = tuple(rule for rule in of_app if rule.name not in names)
         repeated = tuple(rule.name for rule in of_app if rule.name in names)
         of_sites = await sites.notification_rules(db)
-        channels, broken = valid_channels(keys, str(file))
+        channels, broken = await all_channels(db, file)
         own = frozenset(rule.name for rule in stored)
         return cls((*of_file, *stored), of_sites, channels, broken, repeated, own)
 
@@ -103,10 +108,7 @@ class RuleSet:
         listed = ", ".join(self.channels) or "none"
         lines = list(self.broken.values())
         if self.channels and not self.by_key:
-            lines.append(
-                "no rules, so nothing is sent. Write [[rules]] into the file of the channels, or "
-                "[[notify]] into a site definition"
-            )
+            lines.append(NO_RULES)
         lines += [
             f"rule {name!r} of the web app is ignored: notify.toml has a rule with this name"
             for name in self.repeated

@@ -24,8 +24,16 @@ from email.utils import format_datetime, parseaddr, parsedate_to_datetime
 from typing import Any, TypeVar
 
 from crawler.fetch.post import post, reason_of
-from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp, without_secrets
-from crawler.notify.messages import Message, one_line
+from crawler.notify.channels import (
+    LONGEST_WAIT,
+    PORTS,
+    Channel,
+    Smtp,
+    StoredChannel,
+    without_secrets,
+)
+from crawler.notify.messages import MAX_TITLE_CHARACTERS, Message
+from crawler.utils.text import one_line
 from crawler.utils.time import iso
 
 logger = logging.getLogger(__name__)
@@ -42,6 +50,8 @@ _STATUS = re.compile(r"\berror=(\d{3})\b")
 RENDERING = frozenset({
     "discord", "fluxer", "guilded", "mmost", "mmosts", "revolt", "ryver", "stoat", "zulip",
 })  # fmt: skip
+# Services of the web app's form that run on a server of one's own.
+SELF_HOSTED = frozenset({"ntfy", "ntfys", "gotify", "gotifys", "mmost", "mmosts"})
 # Messages into which a text is split that is longer than a service accepts; the rest is cut off.
 # Parts end with whole lines, so that they are not full.
 MAX_PARTS, FILLED = 5, 0.9
@@ -115,6 +125,8 @@ async def _send(
 ) -> None:
     try:
         async with asyncio.timeout(timeout_seconds):
+            if isinstance(channel, StoredChannel):
+                await _refuse_private(channel, private_hosts)
             if channel.webhook is not None and channel.secret is not None:
                 await _post_webhook(channel.webhook, channel.secret, message, private_hosts)
             elif channel.smtp is not None:
@@ -143,6 +155,26 @@ async def _send(
     except Exception as error:
         # Plugins of Apprise may raise anything.
         raise DeliveryFailed(f"{type(error).__name__}: {error}") from error
+
+
+async def _refuse_private(channel: StoredChannel, private_hosts: Collection[str]) -> None:
+    """Raise DeliveryFailed if a channel that a user has made leads into a private network."""
+    from crawler.fetch.guard import Named, NotAllowed, addresses_for
+
+    urls = [channel.webhook] if channel.webhook is not None else []
+    for url in channel.apprise:
+        scheme, _, rest = url.partition("://")
+        # Of other services, the host in Apprise's URL is a token.
+        if scheme in SELF_HOSTED:
+            place = rest.partition("/")[0]
+            urls.append(f"http{'s' * scheme.endswith('s')}://{place}/")
+    if (smtp := channel.smtp) is not None:
+        urls.append(f"https://{smtp.host}:{smtp.port or PORTS[smtp.security]}/")
+    for url in urls:
+        try:
+            await addresses_for(url, "", Named.of(listed=private_hosts))
+        except NotAllowed as error:
+            raise DeliveryFailed(str(error)) from None
 
 
 async def _post_webhook(
@@ -232,7 +264,7 @@ def _email(smtp: Smtp, message: Message) -> EmailMessage:
     email = EmailMessage()
     email["From"] = smtp.sender
     email["To"] = ", ".join(smtp.to)
-    email["Subject"] = one_line(message.title)
+    email["Subject"] = one_line(message.title, MAX_TITLE_CHARACTERS)
     # Not the time of the event: mail programs would list a digest among the emails of last week.
     email["Date"] = format_datetime(datetime.now(UTC))
     domain = parseaddr(smtp.sender)[1].rpartition("@")[2]

@@ -242,14 +242,33 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
 
 
 async def check_runs(db: Database, spiders: Sequence[str], now: datetime) -> list[Finding]:
-    """Return a finding on the last run of each spider."""
-    running = await leases.active(db, leases.CRAWL)
-    return [
-        judge_run(
-            name, await last_run(db, name, now), running.get(f"{leases.CRAWL}{name}", []), now
-        )
-        for name in spiders
+    """Return a finding on the service, and one on the last run of each spider."""
+    services, running = (
+        await leases.active(db, leases.SERVICE),
+        await leases.active(db, leases.CRAWL),
+    )
+    states = {name: await last_run(db, name, now) for name in spiders}
+    holders = services.get(leases.SERVICE) or services.get(leases.STANDBY) or []
+    runs_of = [
+        judge_run(name, state, running.get(f"{leases.CRAWL}{name}", []), now)
+        for name, state in states.items()
     ]
+    return [judge_service(holders, [*states.values()], now), *runs_of]
+
+
+def judge_service(
+    holders: Sequence[Holder], states: Sequence[LastRun | None], now: datetime
+) -> Finding:
+    """Judge what starts runs: a service, or something else that did within a day."""
+    if holders:
+        more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
+        return ok(Check.SERVICE, f"runs on {holders[0]}{more}")
+    latest = max((state.latest for state in states if state is not None), default=None)
+    if latest is None or now - latest < timedelta(days=1):
+        return ok(Check.SERVICE, "none runs; cron or scrapy crawl can start runs, too")
+    ago = span((now - latest).total_seconds())
+    fix = "start scrapy web or scrapy refresh run, or add the lines of scrapy cron to the crontab"
+    return warning(Check.SERVICE, f"none runs, and the last run was {ago} ago", fix)
 
 
 def judge_run(

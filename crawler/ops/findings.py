@@ -11,6 +11,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from crawler.utils.shapes import copied
 from crawler.utils.text import count
 
 # Width of the first column: the longest status and a space.
@@ -33,6 +34,7 @@ class Check(StrEnum):
     MONGODB_INDEXES = "mongodb indexes"
     CLOCK = "clock"
     NEAR_DUPLICATES = "near-duplicates"
+    SERVICE = "service"
     LAST_RUN = "last run"
     VERSIONS = "versions"
     RETENTION = "retention"
@@ -157,12 +159,9 @@ def doctor_report(findings: Sequence[Finding]) -> DoctorReport:
         "warnings": counts[Status.WARNING],
         "findings": [
             {
+                **copied(FindingReport, finding),
                 "check": str(finding.check),
                 "status": finding.status.value,
-                "found": finding.found,
-                "fix": finding.fix,
-                "of": finding.of,
-                "broken": finding.broken,
                 "examples": list(finding.examples),
             }
             for finding in findings

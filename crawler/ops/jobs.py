@@ -19,6 +19,7 @@ from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
 from crawler.storage.client import Database
 from crawler.storage.store import opened
+from spiders.feeds import FeedsSpider
 from spiders.site import CellsSpider, lacks_file, spider_of
 from spiders.wrapper import WrapperSpider
 
@@ -127,10 +128,14 @@ def undefined_words(name: str) -> str:
 def initial_jobs(spiders: Spiders) -> list[Job]:
     """Return the jobs that the service starts with if the user names no spider.
 
-    These are all spider classes, because some may have no targets yet. Examples, and sites without
-    a spider class, are added only when they have targets.
+    These are all spider classes, because some may have no targets yet. Examples, subscribed feeds,
+    and sites without a spider class are added only when they have targets.
     """
-    names = [name for name in classes(spiders) if issubclass(spiders[name], WrapperSpider)]
+    names = [
+        name
+        for name in classes(spiders)
+        if issubclass(spiders[name], WrapperSpider) and spiders[name] is not FeedsSpider
+    ]
     jobs = [job_of(name, spiders, StoredSites()) for name in names]
     # vars() ignores inheritance: a user's class derived from an example is not an example.
     return [job for job in jobs if not vars(job.spider).get("is_example")]

@@ -1,7 +1,7 @@
 """Compile the numba kernels of planning and deduplication, so that the first run need not wait.
 
 The installation runs `python -m crawler.ops.kernels`. It plans a few synthetic pages and feeds,
-reads and writes a target, and sketches two texts; numba compiles the kernels that these need and
+and sketches two texts; numba compiles the kernels that these need and
 caches them on disk.
 """
 
@@ -11,18 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from itertools import pairwise
 from multiprocessing import get_context
 
-import bson
 import numpy as np
 
 from crawler.dedup.boilerplate import MIN_OWN_WEIGHT, MIN_POSTS, Sourced, Table, weighed
 from crawler.dedup.minhash import by_characters
-from crawler.storage.bson_columns import Batch
-from crawler.storage.columns import Arrays, Column
-from crawler.storage.plans import TargetPlans
 from schedules import on_compiling
 from schedules.allocation.optimal import demand, price_grid
 from schedules.allocation.plan import plan
@@ -96,20 +91,7 @@ def texts() -> None:
         assert sketch.bands.size
 
 
-def documents() -> None:
-    """Read a target as a replan does, and write its plan."""
-    batch = Batch(bson.encode({"_id": "name url", "plan": {"slots": [1]}}), ("_id", "plan"))
-    batch.numbers("_id"), batch.first_texts("_id"), batch.binaries("_id")
-    batch.number_arrays("_id")
-    slots, first = np.zeros(1, np.uint16), np.arange(2)
-    columns: dict[str, Column] = {"policy": "optimal", "slots": Arrays(first, slots)}
-    plans = TargetPlans(batch.texts("_id"), columns, np.zeros(1, np.int64))
-    plans.statements("id", datetime.now(UTC))
-
-
-PARTS: dict[str, Callable[[], None]] = {
-    "pages": pages, "feeds": feeds, "documents": documents, "texts": texts,
-}  # fmt: skip
+PARTS: dict[str, Callable[[], None]] = {"pages": pages, "feeds": feeds, "texts": texts}
 
 
 def _population(n: int) -> Population:

@@ -268,7 +268,9 @@ class Reread:
         if row.get("content_hash") != content.content_hash:
             state["again"] = True
         writes.updates["targets"].append(({"_id": row["_id"]}, {"$set": state}))
-        update = rereads.post_update(content.content, content.markup, self._wrapper.compared)
+        update = rereads.post_update(
+            row["url"], content.content, content.markup, self._wrapper.compared
+        )
         update["$set"] |= {
             "content_hash": content.content_hash, "visit": changed["_id"],
             "changed_at": changed["at"],
@@ -375,12 +377,18 @@ class Restatement:
                 contents = (before.content, now.content)
                 old, new = ("\n".join(posts.as_lines(content)) for content in contents)
                 size = diff_size(old, new) if is_quick(old, new) else estimated_diff_size(old, new)
-                values |= {"outcome": str(Outcome.CHANGED), "changed": 1, "event": True}
+                values |= {
+                    "outcome": str(Outcome.CHANGED),
+                    "changed": 1,
+                    "event": True,
+                    "news": True,
+                }
                 values |= {"diff_size": size, "reread": True, "reason": FOUND}
                 self.added.append((self._before_row, row))
             elif row["changed"] and not changed:
                 values |= {"outcome": str(Outcome.UNCHANGED), "changed": 0, "diff_size": 0}
-                values |= {"event": self._was_gone, "reread": True, "reason": FOUND}
+                values |= {"event": self._was_gone, "news": self._was_gone, "reread": True}
+                values["reason"] = FOUND
                 self.removed.append(row)
         self.rows[row["_id"]] = values
         self.contents.setdefault(now.content_hash, (now, row))

@@ -309,6 +309,8 @@ class ServiceOptions:
     replan_hours:  interval between replans; 0: never
     prunes:        whether to prune old versions and visits
     metrics:       address of the metrics server; None: no server
+    standby:       whether to run only while no other service does
+    attached:      whether to stop when standard input ends
     """
 
     names: list[str]
@@ -317,6 +319,8 @@ class ServiceOptions:
     replan_hours: float
     prunes: bool = True
     metrics: Address | None = None
+    standby: bool = False
+    attached: bool = False
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -349,6 +353,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="serve Prometheus metrics; HOST defaults to loopback [FRESHET_METRICS_PORT]",
     )
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="run only while no other service does, and take over when it ends",
+    )
+    # The web app starts the service so, and may be killed.
+    parser.add_argument("--attached", action="store_true", help=argparse.SUPPRESS)
 
 
 def options_of(config: Config, opts: argparse.Namespace) -> ServiceOptions:
@@ -366,7 +377,9 @@ def options_of(config: Config, opts: argparse.Namespace) -> ServiceOptions:
         address = address_of(opts.metrics, "--metrics")
     elif config.metrics_port is not None:
         address = address_of(config.metrics_port, "FRESHET_METRICS_PORT")
-    return ServiceOptions(words, limit, slice_seconds, replan_hours, opts.prunes, address)
+    return ServiceOptions(
+        words, limit, slice_seconds, replan_hours, opts.prunes, address, opts.standby, opts.attached
+    )
 
 
 def _seconds(text: str, option: str) -> float:

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
+import threading
 import time
 import traceback
 from datetime import datetime, timedelta
@@ -20,7 +22,7 @@ from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError, FreshetError, StorageError
+from crawler.errors import Busy, ConfigError, FreshetError, LeaseLost, StorageError
 from crawler.extract.notification_rules import read_keys
 from crawler.frontier.session import Session
 from crawler.frontier.summary import figures
@@ -49,7 +51,7 @@ from crawler.ops.schedule import (
     run_periodic_jobs,
 )
 from crawler.ops.service_report import Report, ServiceReport, run_line
-from crawler.storage import change_events, due, leases, outbox, sites
+from crawler.storage import change_events, due, leases, notification_channels, outbox, sites
 from crawler.storage.client import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.files import file_errors
@@ -147,6 +149,8 @@ async def _work(
         loop.add_signal_handler(number, request_stop)
     if options.seconds is not None:
         loop.call_later(options.seconds, stop.set)
+    if options.attached:
+        threading.Thread(target=_wait_for_end_of_input, args=(loop, stop), daemon=True).start()
     store = await Store.open(config)
     try:
         service = Service(store, jobs, settings, options)
@@ -166,6 +170,68 @@ async def _work(
     finally:
         await store.close()
     return service.report.totals(time.monotonic() - began)
+
+
+def _wait_for_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Stop the service when the process that started it has ended, even if it was killed."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(stop.set)
+
+
+class Turn:
+    """Decides whether this service is to start runs, and holds its lease.
+
+    All services share a lease, for people and for those that stand by: services that run at the
+    same time do no harm, because runs and periodic jobs have leases of their own. One service may
+    stand by; its turn is while no other service runs.
+    """
+
+    def __init__(self, store: Store, *, standby: bool) -> None:
+        self._store, self._standby = store, standby
+        self._patience = MongoRetry(0, store.revive)
+        self._lease: leases.Lease | None = None
+        self._told = False
+
+    async def is_ours(self) -> bool:
+        """Return whether this service is to start runs now; raises StorageError."""
+        reason = ""
+        try:
+            await self._take()
+            if self._standby and (others := await self._running()):
+                reason = f"another service runs on {others[0]}"
+        except Busy as error:
+            reason = str(error)
+        if reason and not self._told:
+            logger.info("Standing by: %s", reason)
+        self._told = bool(reason)
+        return not reason
+
+    async def release(self) -> None:
+        """Let another service take its turn at once."""
+        if self._lease is not None:
+            await self._lease.release()
+
+    async def _take(self) -> None:
+        """Take the lease unless this service has it; raise Busy if another one stands by."""
+        if self._lease is not None:
+            return
+        name, shared = (leases.STANDBY, "") if self._standby else (leases.SERVICE, leases.SERVICE)
+        lease = leases.Lease(self._store.db, name, self._store.config.lease_seconds, self._patience)
+        await lease.take("another service stands by", shared)
+        lease.keep(self._lost)
+        self._lease = lease
+
+    async def _running(self) -> list[leases.Holder]:
+        db = self._store.db
+        active = await self._patience.read(lambda: leases.active(db, leases.SERVICE))
+        return active.get(leases.SERVICE, [])
+
+    def _lost(self, error: LeaseLost) -> None:
+        logger.debug("%s", error)
+        self._lease = None
 
 
 class Run:
@@ -271,6 +337,8 @@ class Service:
         self.running: dict[str, Run] = {}
         self._names: dict[str, str] = {}
         self._patience = MongoRetry(0, store.revive)
+        self._turn = Turn(store, standby=options.standby)
+        self._is_our_turn = False
         self._now = asyncio.get_running_loop().time
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -305,11 +373,13 @@ class Service:
         ]
         while not self._is_stopping:
             self._wake.clear()
-            seconds = self._begin_runs() if await self._read_due() else DUE_SECONDS
+            is_readable = await self._read_due()
+            seconds = self._begin_runs() if is_readable and self._is_our_turn else DUE_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
         await asyncio.gather(end_tasks(*maintenance), self._end(), return_exceptions=True)
+        await self._turn.release()
 
     async def _since_plan(self) -> float:
         """Return the seconds since the last plan or, without one, since the first run; else 0."""
@@ -326,6 +396,8 @@ class Service:
 
         Only one of several machines runs a job.
         """
+        if not self._is_our_turn:
+            return DUE_SECONDS
         try:
             # The last plan may have been made by another machine, whose clock may differ.
             if job.name == REPLAN:
@@ -350,6 +422,7 @@ class Service:
             # The command reports what is wrong.
             channels = {}
         names = list(channels) if isinstance(channels, dict) else []
+        names += await self._patience.read(lambda: notification_channels.names(db))
         if await self._patience.read(lambda: change_events.oldest_mark(db)) is not None:
             return True
         if await self._patience.read(lambda: outbox.is_any_due(db, names, now)):
@@ -362,13 +435,19 @@ class Service:
     async def _read_due(self) -> bool:
         """Read when spiders have due targets; return False if the database is unavailable."""
         try:
+            self._is_our_turn = await self._turn.is_ours()
             await self._add_sites()
             self._paused = await self._patience.read(lambda: sites.paused(self.store.db))
-            for word, state in self.states.items():
-                if not state.needs_read(self._now()):
-                    continue
-                name, now = self._names[word], self.clock.now()
-                at = await self._patience.read(partial(due.earliest, self.store.db, name, now))
+            names = {
+                word: self._names[word]
+                for word, state in self.states.items()
+                if state.needs_read(self._now())
+            }
+            pushed = await self._sites_with_urls([*names.values()])
+            for word, name in names.items():
+                state, now = self.states[word], self.clock.now()
+                read = partial(due.earliest, self.store.db, name, now)
+                at = now if name in pushed else await self._patience.read(read)
                 state.due = None if at is None else self._now() + (at - now).total_seconds()
                 state.read_at = self._now()
         except StorageError as error:
@@ -382,6 +461,15 @@ class Service:
             logger.warning("MongoDB reconnected, runs resumed")
         self._is_offline = False
         return True
+
+    async def _sites_with_urls(self, names: list[str]) -> set[str]:
+        """Return the sites for which URLs wait in Redis."""
+        config = self.store.config
+        if config.redis_url is None or not names:
+            return set()
+        from crawler.frontier.pushed_urls import sites_with_urls
+
+        return await sites_with_urls(config, self.settings, names)
 
     async def _add_sites(self) -> None:
         """Add sites that got targets since the start, unless the user named the sites to run."""

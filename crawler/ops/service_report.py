@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from crawler.ops.schedule import NOTIFY
+from crawler.utils.shapes import copied
 from crawler.utils.text import count
 
 # Counts of the summary, by their names in a run.
@@ -103,20 +104,7 @@ class Report:
             "prunes": self.periodic_jobs["prune"],
             "deliveries": self.periodic_jobs[NOTIFY],
             "spiders": [
-                {
-                    "name": self.names[word],
-                    "runs": sums["runs"],
-                    "failed": sums["failed"],
-                    "visits": sums["visits"],
-                    "new": sums["new"],
-                    "changed": sums["changed"],
-                    "gone": sums["gone"],
-                    "errors": sums["errors"],
-                    "blocked": sums["blocked"],
-                    "shells": sums["shells"],
-                    "posts": sums["posts"],
-                    "missed": sums["missed"],
-                }
+                {**copied(SpiderTotals, sums), "name": self.names[word]}
                 for word, sums in self.sums.items()
             ],
         }

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from crawler.planning.options import BALANCED, Budget, PlanOptions
 from crawler.planning.population import Gathered
-from crawler.planning.report_types import ReplanReport
+from crawler.planning.report_types import ReplanReport, ReplanTotals
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
+from crawler.utils.shapes import copied
 from crawler.utils.text import amount, count, is_known, listed
 from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Plan
@@ -44,42 +45,11 @@ def replan_report(
     updated:  number of targets whose plan was changed
     second_requests: number of second requests of the last week
     """
-    totals = document["totals"]
     return {
-        "kind": document["kind"],
-        "at": document["at"],
-        "spiders": document["spiders"],
-        "policy": document["policy"],
-        "objective": document.get("objective"),
-        "budget_per_day": document["budget_per_day"],
-        "budget_from": document["budget_from"],
-        "budget_kept": document["budget_kept"],
-        "budget_added": document["budget_added"],
-        "daily_cap": document["daily_cap"],
-        "hourly_cap": document["hourly_cap"],
-        "shadow_price": document["shadow_price"],
-        "targets": document["targets"],
-        "unplanned": document["unplanned"],
+        **copied(ReplanReport, document),
         "updated": updated,
-        "learning": document.get("learning", 0),
-        "dated": document.get("dated", []),
-        "limited_by": document["limited_by"],
-        "totals": {
-            "requests_per_day": totals["requests_per_day"],
-            "min_per_day": totals["min_per_day"],
-            "known": totals["known"],
-            "freshness": totals.get("freshness"),
-            "age_days": totals.get("age_days"),
-            "load": totals.get("load"),
-            "daily": totals.get("daily"),
-            "posts_per_day": totals.get("posts_per_day"),
-            "missed_share": totals.get("missed_share"),
-            "delay_hours": totals.get("delay_hours"),
-        },
+        "totals": copied(ReplanTotals, document["totals"]),
         "second_requests": second_requests,
-        "ignored": document["ignored"],
-        "limits": document.get("limits", []),
-        "warnings": document["warnings"],
         "dry_run": dry_run,
         "seconds": seconds,
         "planning_seconds": planning_seconds,

@@ -30,6 +30,7 @@ from crawler.storage.dedup import signatures
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.storage.websub import is_active, is_proven
+from crawler.utils.shapes import copied
 from crawler.utils.text import HOUR, amount, count, is_known, period, span
 from crawler.utils.time import EPOCH
 from schedules.allocation.optimal import candidates_of, outlook
@@ -210,13 +211,7 @@ def explained(
             expected["value"] = value
     ahead = AHEAD_HOURS, MAX_AHEAD
     return {
-        "url": target["url"],
-        "spider": target["spider"],
-        "kind": target["kind"],
-        "categories": target.get("categories", []),
-        "first_seen": target["first_seen"],
-        "visited_at": target.get("visited_at"),
-        "outcome": target.get("outcome"),
+        **copied(Explanation, target),
         "timezone": site.timezone,
         "history": _history(target, dates_trusted=dates_trusted),
         "expected": expected,
@@ -226,35 +221,13 @@ def explained(
         "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
         "reasons": reasons(Facts(target, site, whole, value, waiting, *limits, now, feed)),
         "not_compared": None,
-        "next_visit": target["next_visit"],
         "ahead": upcoming(schedule, site.zone, now, *ahead) if planned else [],
     }
 
 
 def _feed(feed: Document) -> ExplainedFeed:
-    bounds: PollBounds | None = None
-    if stated := feed.get("bounds"):
-        bounds = {
-            "every_hours": stated.get("every_hours"),
-            "skip_hours": stated.get("skip_hours") or [],
-            "skip_days": stated.get("skip_days") or [],
-        }
-    return {
-        "title": feed.get("title"),
-        "site": feed.get("site"),
-        "format": feed.get("format"),
-        "feed_size": feed.get("feed_size"),
-        "full": bool(feed.get("full")),
-        "posts": feed.get("posts", 0),
-        "missed_posts": feed.get("missed_posts", 0.0),
-        "gaps": feed.get("gaps", 0),
-        "last_gap_at": feed.get("last_gap_at"),
-        "newest": feed.get("newest"),
-        "bounds": bounds,
-        "hubs": feed.get("hubs") or [],
-        "problems": feed.get("problems") or [],
-        "error": feed.get("error"),
-    }
+    stated = feed.get("bounds")
+    return {**copied(ExplainedFeed, feed), "bounds": copied(PollBounds, stated) if stated else None}
 
 
 def _history(target: Document, *, dates_trusted: bool) -> ObservedHistory:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +47,8 @@ from crawler.planning.report_types import ReplanReport
 from crawler.planning.silence import store_silences
 from crawler.storage import histories, plans, runs, targets
 from crawler.storage.client import Database, Document
-from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
-from crawler.storage.plans import TargetPlans
+from crawler.storage.plans import TargetPlan
 from crawler.storage.targets import ADAPTIVE
 from crawler.utils.process import Say, return_large_blocks
 from crawler.utils.text import amount, period, rounded_up
@@ -57,19 +58,17 @@ from schedules.allocation.plan import Plan, draft, plan, sampled
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
-from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.intervals import DEFAULT_FEED_SIZE
 from schedules.population import min_per_day
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
 from schedules.terms import LIMITS, BudgetTooSmall, Terms
 
-HOUR_MILLISECONDS = 3_600_000
 DIGITS = 5
 # Number of targets in a staged document. Slots and texts of a target take at most a few kilobytes,
 # so a document stays below MongoDB's limit of 16 MB.
 BATCH = 1000
 DAY_SETS = 2**7
-DAILY_TEXTS = DAY_SETS * DAY_HOURS
 # If a plan misses a goal, its budget is raised by this factor, at most MAX_TRIES times.
 MAX_TRIES, BUDGET_STEP = 4, 1.02
 # Number of bisection steps for a shared budget.
@@ -101,39 +100,49 @@ class Replan:
         """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
-    def batches(self, *, by_id: bool = False) -> Iterator[TargetPlans]:
+    def batches(self, *, by_id: bool = False) -> Iterator[list[TargetPlan]]:
         """Yield the plans of the targets whose plan is written, in reading order or by `_id`."""
-        rows = np.flatnonzero(self.written)
-        rows = self.gathered.watched.ids.order(rows) if by_id else rows
+        ids, rows = self.gathered.watched.ids, np.flatnonzero(self.written)
+        rows = ids.order(rows) if by_id else rows
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
-            part = slice(begin, begin + BATCH)
-            milliseconds = np.rint(when[part] * HOUR_MILLISECONDS).astype(np.int64)
-            ids = self.gathered.watched.ids.of(rows[part])
-            yield TargetPlans(ids, self._columns(rows[part]), milliseconds)
+            own = rows[begin : begin + BATCH]
+            times = [EPOCH + timedelta(hours=hours) for hours in when[begin : begin + BATCH]]
+            yield list(map(TargetPlan, ids.of(own), self._plans(own), times))
 
-    def _columns(self, rows: Ints) -> dict[str, Column]:
+    def _plans(self, rows: Ints) -> Iterator[Document]:
+        """Yield the field `plan` of some targets, without `id`."""
         made, population = self.plan, self.gathered.population
         schedules = made.schedules.of(rows)
         classes = nearest_class(schedules.visits_per_week)
-        columns: dict[str, Column] = {
-            "policy": self.policy,
-            "frequency_class": Choices(FREQUENCY_CLASSES, classes),
+        slots, first = schedules.slots.tolist(), schedules.first.tolist()
+        columns: dict[str, list[Any]] = {
+            "policy": [self.policy] * len(rows),
+            "frequency_class": [FREQUENCY_CLASSES[number] for number in classes],
             "windows": in_words(schedules),
-            "visits_per_week": schedules.visits_per_week.round(DIGITS),
-            "weeks": schedules.weeks,
-            "slots": Arrays(schedules.first, schedules.slots),
-            "every_hours": schedules.every_hours,
-            "phase_hours": schedules.phase_hours,
-            **{name: column.round(DIGITS) for name, column in made.figures(rows).items()},
-            "marginal_value": made.value[rows].round(DIGITS),
-            "last_value": made.worth[rows].round(DIGITS),
-            "limited_by": Choices(LIMITS, made.bound[rows].astype(np.int64)),
+            "visits_per_week": _rounded(schedules.visits_per_week),
+            "weeks": schedules.weeks.tolist(),
+            "slots": [slots[begin:end] for begin, end in pairwise(first)],
+            "every_hours": schedules.every_hours.tolist(),
+            "phase_hours": schedules.phase_hours.tolist(),
+            **{name: _rounded(column) for name, column in made.figures(rows).items()},
+            "marginal_value": _rounded(made.value[rows]),
+            "last_value": _rounded(made.worth[rows]),
+            "limited_by": [LIMITS[number] for number in made.bound[rows]],
         }
         if self.policy == ADAPTIVE:
-            columns["min_hours"] = population.min_hours[rows]
-            columns["max_hours"] = population.max_hours[rows]
-        return columns
+            columns["min_hours"] = population.min_hours[rows].tolist()
+            columns["max_hours"] = population.max_hours[rows].tolist()
+        each = zip(*columns.values(), strict=True)
+        return (dict(zip(columns, values, strict=True)) for values in each)
+
+
+def _rounded(values: Floats) -> list[float | None]:
+    """Return rounded numbers; None for NaN and inf."""
+    numbers = values.round(DIGITS).astype(object)
+    numbers[~np.isfinite(values)] = None
+    listed: list[float | None] = numbers.tolist()
+    return listed
 
 
 Watch = Callable[[Replan], None]
@@ -158,31 +167,23 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     return result
 
 
-def in_words(schedules: Schedules) -> Arrays:
-    """Return the visiting times of each of n schedules, formatted as by `calendar.times_of`."""
-    n = len(schedules)
-    # Nearly all schedules have slots in a single week, so format them together.
-    owner = np.repeat(np.arange(n), np.diff(schedules.first))
+def in_words(schedules: Schedules) -> list[list[str]]:
+    """Return the visiting times of each schedule, formatted as by `calendar.times_of`."""
+    # Nearly all schedules have slots in a single week, so find the hours of their days together.
+    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
     here = schedules.weeks[owner] == 1
     day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
-    order = np.lexsort((hour, owner[here]))
-    owner, day, hour = owner[here][order], day[order], hour[order]
-    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
-    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
+    hours, inverse = np.unique(owner[here] * DAY_HOURS + hour, return_inverse=True)
+    days = np.zeros(len(hours), np.int64)
+    np.bitwise_or.at(days, inverse, 1 << day)
+    texts, words = _daily_texts(), [list[str]() for _ in range(len(schedules))]
+    place = hours % DAY_HOURS * DAY_SETS + days
+    for row, number in zip((hours // DAY_HOURS).tolist(), place.tolist(), strict=True):
+        words[row].append(texts[number])
     # The others have few distinct values, or are few.
-    row = np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist()
-    others = [_words(schedules[i]) for i in row]
-    table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
-    places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
-    clock_zone = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
-    rows, texts = np.concatenate(
-        [
-            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
-            np.array(clock_zone, np.int64).reshape(-1, 2),
-        ]
-    ).T
-    order = np.argsort(rows, kind="stable")
-    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
+    for row in np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist():
+        words[row] = _words(schedules[row])
+    return words
 
 
 @cache
@@ -213,8 +214,13 @@ async def gathered_of(
     if not len(watched):
         raise NoTargets
     gathered = await gather(db, watched, config, hours_of(now))
-    # Drop the stated dates: the histories already contain the reliable ones.
-    return replace(gathered, watched=replace(watched, stated=np.empty(0)))
+    # Drop what is in the histories and the population: five numbers of each target.
+    no_counts, nothing = np.empty(0, np.int64), np.empty(0)
+    kept = replace(
+        watched, stated=nothing, refreshed=no_counts, false_dates=no_counts,
+        feed_min_hours=nothing, min_hours=nothing, max_hours=nothing,
+    )  # fmt: skip
+    return replace(gathered, watched=kept)
 
 
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:

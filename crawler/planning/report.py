@@ -14,6 +14,7 @@ from crawler.planning.report_types import DailyTotals
 from crawler.storage import plans, runs, visits
 from crawler.storage.client import Database
 from crawler.storage.sites import Site
+from crawler.utils.shapes import copied
 from crawler.utils.text import is_known, moment
 from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
@@ -282,37 +283,12 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
     return {
         "kind": "feeds" if {plan.get("kind") for plan in documents} == {"feeds"} else "pages",
         "spiders": spiders,
-        "plans": [
-            {
-                "id": str(plan["_id"]),
-                "at": plan["at"],
-                "spiders": plan["spiders"],
-                "policy": plan["policy"],
-                "objective": plan.get("objective"),
-                "budget_per_day": plan.get("budget_per_day"),
-                "daily_cap": plan.get("daily_cap", 0),
-                "hourly_cap": plan.get("hourly_cap", 0),
-                "shadow_price": plan.get("shadow_price"),
-                "updated": plan.get("updated", 0),
-                "targets": plan.get("targets", 0),
-                "warnings": plan.get("warnings", []),
-            }
-            for plan in documents
-        ],
+        "plans": [{**copied(PlanSummary, plan), "id": str(plan["_id"])} for plan in documents],
         "targets": count,
         "unplanned": count - learning - sum(row["targets"] for row in planned),
         "learning": learning,
         "groups": [
-            {
-                "frequency_class": row["frequency_class"],
-                "targets": row["targets"],
-                "requests_per_day": row["requests_per_day"],
-                "known": is_known(row["rate_low"], row["rate_high"]),
-                "freshness": row["freshness"],
-                "age_days": row["age_days"],
-                "missed_per_week": row["missed_per_week"],
-                "delay_hours": row["delay_hours"],
-            }
+            {**copied(PlanClass, row), "known": is_known(row["rate_low"], row["rate_high"])}
             for row in planned
         ],
         "totals": _totals_of_groups(planned, documents),
@@ -329,16 +305,7 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
 
 async def _planned_targets(db: Database, spiders: list[str]) -> list[PlannedTarget]:
     return [
-        {
-            "spider": row["spider"],
-            "url": row["url"],
-            "frequency_class": row.get("frequency_class"),
-            "windows": row.get("windows") or [],
-            "weeks": row.get("weeks", 1),
-            "slots": row.get("slots") or [],
-            "every_hours": row.get("every_hours", 0.0),
-            "visits_per_week": row.get("visits_per_week") or 0.0,
-        }
+        {**copied(PlannedTarget, row), "weeks": row.get("weeks", 1)}
         for row in await plans.planned(db, spiders)
     ]
 
@@ -393,10 +360,7 @@ async def changes_found(
                 },
                 "urls": [
                     {
-                        "url": row["url"],
-                        "changes": row["changes"],
-                        "update_size": row["update_size"],
-                        "diff_size": row["diff_size"],
+                        **copied(UrlChanges, row),
                         "weekdays": dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True)),
                         "hours": week.sum(0).astype(int).tolist(),
                     }

@@ -10,7 +10,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from crawler.planning.budget_curve import FeedResults, PageResults
+from crawler.planning.budget_curve import BudgetResults
 from crawler.storage.plans import VisitPlan
 
 
@@ -297,9 +297,9 @@ class SiteMoves(TypedDict):
     """Number of targets that would be visited more often."""
     fewer: int
     """Number of targets that would be visited less often."""
-    current: PageResults
+    current: BudgetResults
     """With the current schedules."""
-    planned: PageResults
+    planned: BudgetResults
     """With the new plan."""
 
 
@@ -310,16 +310,16 @@ class Move(TypedDict):
     """Name of the site."""
     url: str
     """URL of the target; truncated if it is very long."""
+    per_week: float
+    """Estimated changes of the page, or posts of the feed, per week."""
     visits_per_week_before: float
     """Visits per week with the current schedule."""
     visits_per_week: float
     """Visits per week with the new plan."""
-    freshness_before: float
-    """Expected freshness with the current schedule."""
-    freshness: float
-    """Expected freshness with the new plan."""
-    changes_per_week: float
-    """Estimated changes per week."""
+    share_before: float
+    """Expected freshness, or share of missed posts, with the current schedule."""
+    share: float
+    """Expected freshness, or share of missed posts, with the new plan."""
 
 
 class BudgetPreview(TypedDict):
@@ -329,49 +329,11 @@ class BudgetPreview(TypedDict):
     """The report of `scrapy replan --dry-run`."""
     plans: list[str]
     """Ids of the plans in effect, as in the budget curve."""
-    current: PageResults
+    current: BudgetResults
     """With the current schedules."""
-    planned: PageResults
+    planned: BudgetResults
     """With the new plan."""
     sites: list[SiteMoves]
     """Moves by site, the largest change of requests first."""
     moves: list[Move]
     """Targets whose visits would change most, the largest change first."""
-
-
-class FeedMove(TypedDict):
-    """A feed whose fetches would change."""
-
-    spider: str
-    """Name of the spider."""
-    url: str
-    """URL of the feed; truncated if it is very long."""
-    posts_per_week: float
-    """Expected posts per week."""
-    visits_per_week_before: float
-    """Fetches per week with the current schedule."""
-    visits_per_week: float
-    """Fetches per week with the new plan."""
-    missed_share_before: float
-    """Expected share of missed posts with the current schedule."""
-    missed_share: float
-    """Expected share of missed posts with the new plan."""
-
-
-class FeedBudgetPreview(TypedDict):
-    """A new plan for feeds that is not stored, next to the current schedules."""
-
-    report: ReplanReport
-    """The report of `scrapy replan --dry-run`."""
-    plans: list[str]
-    """Ids of the plans in effect, as in the budget curve."""
-    current: FeedResults
-    """With the current schedules."""
-    planned: FeedResults
-    """With the new plan."""
-    more: int
-    """Number of feeds that would be fetched more often."""
-    fewer: int
-    """Number of feeds that would be fetched less often."""
-    moves: list[FeedMove]
-    """Feeds whose fetches would change most, the largest change first."""

@@ -17,6 +17,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.sampling_phases import Phase
 from crawler.storage.sites import Site
+from crawler.utils.shapes import copied
 from crawler.utils.text import period, plain, span
 from schedules import population
 from schedules.history import Ints
@@ -259,17 +260,7 @@ async def progress(db: Database, phase: Phase, now: datetime) -> PhaseReport:
     report["polls"] = sum(row["polls"] for row in rows)
     report["polls_due"] = int(due)
     report["changes"] = sum(row["changes"] for row in rows)
-    report["urls"] = [
-        {
-            "url": row["url"],
-            "kind": row["kind"],
-            "categories": row["categories"],
-            "rotation": row["rotation"],
-            "polls": row["polls"],
-            "changes": row["changes"],
-        }
-        for row in rows
-    ]
+    report["urls"] = [copied(SampledPage, row) for row in rows]
     return report
 
 
@@ -277,24 +268,9 @@ def outcome(document: Document) -> PhaseReport:
     """Return the result of a finished phase from its document."""
     totals = document.get("totals") or {}
     return {
+        **copied(PhaseReport, document),
         "spider": document["samples"],
-        "at": document["at"],
-        "until": document["until"],
-        "ended": document.get("ended"),
-        "learning": False,
-        "begun": False,
-        "weeks": document["weeks"],
         "every": period(document["every_hours"]),
-        "every_hours": document["every_hours"],
-        "budget_per_day": document["budget_per_day"],
-        "sample": document["sample"],
-        "pages": document["pages"],
-        "rotations": document["rotations"],
-        "rotation": None,
-        "days_left": None,
         "polls": totals.get("polls", 0),
-        "polls_due": None,
         "changes": totals.get("changes", 0),
-        "urls": None,
-        "notes": [],
     }

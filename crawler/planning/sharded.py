@@ -1,8 +1,8 @@
 """Plan the pages of more sites than fit into one process: in shards, on an engine.
 
-The driver reads no targets. Shards read them, exchange sums and a limited number of rows through
-the driver (`schedules.allocation.plan`), and stage the plans of their own targets. The driver
-activates the whole plan, or discards it after any error.
+Processes read ranges of targets, and the driver hands them to the shards. These exchange sums and
+a limited number of rows through the driver (`schedules.allocation.plan`), and stage the plans of
+their own targets. The driver activates the whole plan, or discards it after any error.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError, NoTargets
 from crawler.planning import silence
 from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
-from crawler.planning.engines import PIECES, Engine
+from crawler.planning.engines import Engine, InFiles
 from crawler.planning.options import (
     FEEDS,
     GIVEN,
@@ -64,18 +63,19 @@ from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.process import Say
 from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
-from schedules.allocation.plan import Plan, budget_for, plan_of, plan_shards
+from schedules.allocation.plan import Plan, Shard, budget_for, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
 from schedules.estimation.rates import DateCounts, Mixtures
 from schedules.estimation.silence import MAX_SAMPLE as MAX_SILENCE_SAMPLE
 from schedules.estimation.silence import GapModel, allowed_per_target
 from schedules.history import DAY_HOURS, FieldHistories, Flags, Floats, Histories, Ints
-from schedules.population import Columns, Population, Shards, shard_of
+from schedules.population import Population, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall
 
 Value = TypeVar("Value")
 # Number of targets in a shard. Such a shard takes a few hundred megabytes in the largest step.
-TARGETS_OF_A_SHARD = 100_000
+# Ranges are smaller, as what is read goes through the process of the command.
+TARGETS_OF_A_SHARD, RANGES_OF_A_SHARD = 100_000, 4
 OPTIMAL = POLICIES[0]
 
 
@@ -147,6 +147,20 @@ class Common:
         return np.unique(group_numbers(spider, category, kind, len(names[1]), len(names[2])))
 
 
+class PageShard(InFiles, Shard):
+    """A shard on an engine, with what `join` and `describe` set.
+
+    watched: its targets, without their histories
+    found:   histories of the targets that have histories of fields
+    fixed:   as in Gathered
+    """
+
+    watched: Watched
+    found: Histories
+    common: Common
+    fixed: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """Hold the engine and the number of shards of a replan; None: by the number of targets."""
@@ -171,16 +185,15 @@ class _Replan:
             raise ConfigError(f"policy {policy!r} cannot be planned in shards. Use --engine local")
         parts = -(-await db.targets.estimated_document_count() // TARGETS_OF_A_SHARD)
         count = sharding.shards or max(parts, engine.workers)
-        ranges = await histories.id_ranges(db, max(parts, engine.workers))
+        ranges = await histories.id_ranges(db, RANGES_OF_A_SHARD * max(parts, engine.workers))
         sources: list[tuple[Any, ...]] = [
             (read_targets, self.place, part.spiders, ids) for ids in ranges
         ]
         self.say(f"reading {part.kind} in {count} shards")
-        with ExitStack() as stack:
-            shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
-            return await self._plan(db, shards, began)
+        shards = await asyncio.to_thread(engine.read, sources, count, PageShard)
+        return await self._plan(db, shards, began)
 
-    async def _plan(self, db: Database, shards: Shards, began: float) -> ReplanReport:
+    async def _plan(self, db: Database, shards: Shards[PageShard], began: float) -> ReplanReport:
         """Make and write the plan of shards that have read their targets. began: in seconds."""
         place, part, say, dry_run = self.place, self.part, self.say, self.request.dry_run
         config, now, hours = place.config, place.now, hours_of(place.now)
@@ -284,7 +297,12 @@ async def _common(db: Database, names: Sequence[Names]) -> Common:
 
 
 def _budget(
-    shards: Shards, counts: Ints, options: PlanOptions, usage: Usage, effect: Effect, hours: float
+    shards: Shards[PageShard],
+    counts: Ints,
+    options: PlanOptions,
+    usage: Usage,
+    effect: Effect,
+    hours: float,
 ) -> Budget:
     """Return the budget that the options give, as `budget_of` does."""
     if options.budget is not None:
@@ -297,12 +315,14 @@ def _budget(
     return goal_budget(options, lambda: budget_for(sample, share, hours, options.freshness, days))
 
 
-def silences_of_shards(shards: Shards, counts: Ints, false_alarms_per_week: float) -> list[Silence]:
+def silences_of_shards(
+    shards: Shards[PageShard], counts: Ints, false_alarms_per_week: float
+) -> list[Silence]:
     """Return silent pages and fields, and sites with many of them, as `silences_of` does.
 
     counts: (h,) number of targets of each shard
     """
-    mixtures: Mixtures = shards.one(0, itemgetter("mixtures"))
+    mixtures: Mixtures = shards.one(0, attrgetter("mixtures"))
     step = silence.step_of(sum(shards.each(count_fields)))
     own = [(int(rows),) for rows in first_rows(counts, MAX_SILENCE_SAMPLE)]
     samples = shards.each(sample_of_silence, step, own=own)
@@ -333,11 +353,10 @@ def read_targets(
     return [pieces[0], *(replace(piece, ahead=0) for piece in pieces[1:])]
 
 
-def join(columns: Columns) -> Names:
+def join(shard: PageShard) -> Names:
     """Join the pieces read for a shard, in the order of the keys."""
-    watched = Watched.joined(list(columns.pop(PIECES)))
-    watched = watched.of(np.argsort(watched.key))
-    columns["watched"] = watched
+    watched = Watched.joined(list(shard.pop_pieces()))
+    shard.watched = watched = watched.of(np.argsort(watched.key))
     numbers = watched.spider.tolist(), watched.category.tolist(), watched.kind.tolist()
     rows = set(zip(*numbers, strict=True))
     named = watched.spiders, watched.categories, watched.kinds
@@ -353,34 +372,34 @@ def join(columns: Columns) -> Names:
 
 
 def describe(
-    columns: Columns, place: Place, common: Common, effect: Effect
+    shard: PageShard, place: Place, common: Common, effect: Effect
 ) -> tuple[Usage, Floats]:
     """Describe the targets of a shard for the planner.
 
     Returns their usage so far, and the shortest and the longest of their longest intervals.
     """
-    watched = columns["watched"].renamed(*common.names)
+    watched = shard.watched.renamed(*common.names)
     hours, groups = hours_of(place.now), common.group_numbers()
     gathered = place.run(
         lambda db: gather_some(
             db, watched, common.stored, common.reliable_dates, place.config, hours, groups
         )
     )
-    columns["found"] = watched.histories.of(watched.fields.row)
+    shard.found = watched.histories.of(watched.fields.row)
     # Later steps need neither the dates nor a second copy of the other histories.
     nothing = watched.histories.of(np.zeros(0, np.int64))
-    columns["watched"] = replace(watched, histories=nothing, stated=nothing.after)
-    columns["common"], columns["fixed"] = common, gathered.fixed
-    columns["population"], columns["histories"] = gathered.population, gathered.histories
-    columns["last"], columns["current"] = gathered.histories.until, watched.schedules
+    shard.watched = replace(watched, histories=nothing, stated=nothing.after)
+    shard.common, shard.fixed = common, gathered.fixed
+    shard.population, shard.histories = gathered.population, gathered.histories
+    shard.last, shard.current = gathered.histories.until, watched.schedules
     longest = gathered.population.max_hours
     extremes = np.array([longest.min(), longest.max()]) if len(longest) else longest
     return Usage.of(gathered, effect), extremes
 
 
-def summarize(columns: Columns, price: float, effect: Effect, now: datetime, rows: int) -> Figures:
+def summarize(shard: PageShard, price: float, effect: Effect, now: datetime, rows: int) -> Figures:
     """Return the figures of a shard's plan. rows: targets to compare with daily visits."""
-    replan = _replan(columns, price, effect, now)
+    replan = _replan(shard, price, effect, now)
     assert isinstance(replan.plan, Plan)
     gathered, learning = replan.gathered, learned(replan.gathered, effect, now)
     sample = daily_sample(gathered.population.key, rows)
@@ -388,7 +407,7 @@ def summarize(columns: Columns, price: float, effect: Effect, now: datetime, row
     return Figures.of(gathered, replan.plan, replan.now_hours, sampled, replan.updated, sample)
 
 
-def stage(columns: Columns, place: Place, plan: Document, price: float, effect: Effect) -> int:
+def stage(shard: PageShard, place: Place, plan: Document, price: float, effect: Effect) -> int:
     """Stage the new plans of a shard's targets, and return their number.
 
     plan: `_id` and `at` of the plan's document
@@ -396,53 +415,53 @@ def stage(columns: Columns, place: Place, plan: Document, price: float, effect: 
     # The targets of a shard are spread over the whole collection. In the order of their ids, the
     # batches of all shards reach the same part of the collection at the same time, while the server
     # has it in memory.
-    batches = _replan(columns, price, effect, place.now).batches(by_id=True)
+    batches = _replan(shard, price, effect, place.now).batches(by_id=True)
     longest = timedelta(hours=longest_interval(place.config, feeds=False))
     return place.run(lambda db: plans.stage(db, plan, batches, longest))
 
 
-def count_fields(columns: Columns) -> int:
+def count_fields(shard: PageShard) -> int:
     """Return the number of targets of a shard with changes of fields."""
-    return len(columns["watched"].fields)
+    return len(shard.watched.fields)
 
 
 def sample_of_silence(
-    columns: Columns, step: int, rows: int
+    shard: PageShard, step: int, rows: int
 ) -> tuple[Population, Histories, Population, Histories]:
     """Return the first targets of a shard, and the fields of every `step`th target with fields."""
-    watches = _watches(columns)
+    watches = _watches(shard)
     first = np.arange(rows)
     pages = watches.population.of(first), watches.histories.of(first)
     return *pages, *watches.sample_of_fields(step)
 
 
 def rate_shard(
-    columns: Columns, model: GapModel, of_fields: GapModel | None
+    shard: PageShard, model: GapModel, of_fields: GapModel | None
 ) -> tuple[silence.SilentByKind, silence.SilentByKind]:
     """Return the silent targets of a shard, and those with silent fields."""
-    watches = _watches(columns)
+    watches = _watches(shard)
     if not len(watches.ids):
         return {}, {}
     fields = {} if of_fields is None else silence.silent_fields(watches, of_fields)
     return silence.silent_targets(watches, model), fields
 
 
-def _watches(columns: Columns) -> silence.Watches:
-    watched = columns["watched"]
+def _watches(shard: PageShard) -> silence.Watches:
+    watched = shard.watched
     return silence.Watches(
-        watched.ids, watched.spiders, watched.spider, columns["population"], columns["histories"],
-        watched.fields, columns["found"],
+        watched.ids, watched.spiders, watched.spider, shard.population, shard.histories,
+        watched.fields, shard.found,
     )  # fmt: skip
 
 
-def _replan(columns: Columns, price: float, effect: Effect, now: datetime) -> Replan:
+def _replan(shard: PageShard, price: float, effect: Effect, now: datetime) -> Replan:
     """Return the plan of a shard, without the document of the whole plan."""
-    common: Common = columns["common"]
+    common = shard.common
     gathered = Gathered(
-        columns["watched"], common.stored, columns["population"], columns["histories"],
-        common.reliable_dates, columns["fixed"],
+        shard.watched, common.stored, shard.population, shard.histories,
+        common.reliable_dates, shard.fixed,
     )  # fmt: skip
-    shard_plan = plan_of(columns, price)
+    shard_plan = plan_of(shard, price)
     written = shard_plan.updated | on_other_plans(gathered, OPTIMAL, effect)
     written &= ~learned(gathered, effect, now)
     return Replan(gathered, shard_plan, OPTIMAL, {}, written, hours_of(now))

@@ -19,6 +19,7 @@ from crawler.errors import ConfigError, WrapperError, first_problem
 from crawler.extract.stored_definition import read_toml
 from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, finite, table, text
+from crawler.utils.shapes import copied
 from crawler.utils.text import amount, count
 from schedules.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
 from schedules.evaluation.overload import HOUR_SECONDS, Cells, Course, Played, play
@@ -289,12 +290,9 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             "min_ratio": mix.floor,
             "policies": {
                 outcome.policy: {
+                    **copied(OverloadResult, outcome.figures.all),
                     "groups": outcome.figures.groups,
-                    "worst_ratio": outcome.figures.all["worst_ratio"],
                     "jain": finite(outcome.figures.jain),
-                    "freshness": outcome.figures.all["freshness"],
-                    "requested": outcome.figures.all["requested"],
-                    "missed": outcome.figures.all["missed"],
                 }
                 for outcome in self.outcomes
             },

@@ -32,6 +32,7 @@ from crawler.planning.simulation import (
     TraceSimulation,
     chosen_policies,
     finite,
+    moment,
     table,
     text,
 )
@@ -40,6 +41,7 @@ from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
 from crawler.utils.process import Say
 from crawler.utils.text import amount, count, precise
+from schedules.evaluation.lists import Lists, simulate_lists
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
 from schedules.evaluation.world import World, even_population
@@ -109,6 +111,12 @@ class PagesResult(TypedDict):
     """Number of pages without a visit."""
     by_source: PageMeans
     """The same means with equal weight for each source."""
+    lists_per_day: float
+    """Requests for list pages per day, included in `requests_per_day`; 0 without `--lists`."""
+    flags_per_day: float
+    """Visits of pages per day that list pages have caused; 0 without `--lists`."""
+    recall: float | None
+    """Share of the changes that lists are believed to show at the last replan; null without."""
     hour_peak: float | None
     """Requests in the busiest hour, divided by the mean per hour."""
     busiest_hour: int
@@ -156,6 +164,49 @@ class PageScenario(Scenario):
     source: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What the options of the command say about list pages.
+
+    entries:    of a list; 0: no lists
+    recall:     share of the changes that lists show
+    false:      share of entries that differ although the page is unchanged
+    fails:      time from which lists show nothing; inf: never
+    seed:       of the changes that are shown
+    """
+
+    entries: int = 0
+    recall: float = 1.0
+    false: float = 0.0
+    fails: float = inf
+    seed: int = 0
+
+    @classmethod
+    def of(cls, opts: argparse.Namespace) -> ListOptions:
+        """Return the options; raises ConfigError."""
+        others = ("recall", "false_flags", "lists_fail", "seed")
+        if opts.lists is None:
+            given = next((name for name in others if getattr(opts, name) is not None), None)
+            if given is not None:
+                raise ConfigError(f"--{given.replace('_', '-')} needs --lists")
+            return cls()
+        fails = moment("--lists-fail", opts.lists_fail)
+        return cls(
+            _whole("--lists", opts.lists, least=1),
+            _share("--recall", opts.recall, 1.0), _share("--false-flags", opts.false_flags, 0.0),
+            inf if fails is None else fails, _whole("--seed", opts.seed or "0", least=0),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Figures of a crawl with lists, as in PagesResult."""
+
+    lists_per_day: float = 0.0
+    flags_per_day: float = 0.0
+    recall: float | None = None
+
+
 class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
     """Simulate policies with request budgets, and daily visits to all pages as a reference.
 
@@ -175,7 +226,12 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         self.daily_cap = None if cap is None else max(1, math.floor(_requests("--daily-cap", cap)))
         super().__init__(config, opts)
         self.changes, self.pages = opts.changes, opts.pages
+        self.lists = ListOptions.of(opts)
+        if self.lists.entries and (self.policies != POLICIES[:1] or self.daily_cap):
+            raise ConfigError("--lists is for the policy optimal without --daily-cap")
         self.references: list[PageOutcome] = []
+        # Of the policy `optimal`, by budget.
+        self.listed: dict[float, Listed] = {}
 
     def from_trace(self) -> PageScenario:
         """Return the pages of a trace; all clocks are UTC."""
@@ -245,15 +301,36 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             for outcome in self.outcomes:
                 if outcome.policy == policy:
                     return replace(outcome, amount=amount)
-        world = self.scenario.world
+        world, terms = self.scenario.world, Terms(policy, amount, self.daily_cap)
         try:
+            if self.lists.entries:
+                return self._with_lists(terms)
             visits = simulate(
-                world, Terms(policy, amount, self.daily_cap), self.scenario.span,
-                replan_hours=self.replan_hours, closed_loop=self.closed_loop,
+                world, terms, self.scenario.span, replan_hours=self.replan_hours,
+                closed_loop=self.closed_loop,
             )  # fmt: skip
         except BudgetTooSmall as error:
             raise too_small(amount, error, world.population.max_hours) from None
         return self.scored(policy, amount, visits)
+
+    def _with_lists(self, terms: Terms) -> PageOutcome:
+        """Simulate the policy with lists that show changes."""
+        world, span, options = self.scenario.world, self.scenario.span, self.lists
+        rng = np.random.default_rng(options.seed)
+        drawn = Lists.drawn(world, self.scenario.source, options.entries, options.recall, rng)
+        lists = replace(drawn, false=options.false, fails=options.fails)
+        crawled = simulate_lists(
+            world, lists, terms, span, rng, replan_hours=self.replan_hours,
+            closed_loop=self.closed_loop,
+        )  # fmt: skip
+        outcome = self.scored(terms.policy, terms.budget_per_day, crawled.visits)
+        days = (span.stop - span.split) / DAY_HOURS
+        recall = crawled.recall[-1].mean() if len(lists) else math.nan
+        self.listed[terms.budget_per_day] = Listed(
+            float((crawled.list_visits.at >= span.split).sum()) / days,
+            float((crawled.followed >= span.split).sum()) / days, finite(float(recall)),
+        )  # fmt: skip
+        return outcome
 
     def scored(self, policy: str, budget: float, visits: Times) -> PageOutcome:
         """Return the score of visits."""
@@ -278,10 +355,11 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         by_page, by_source = [], []
         for outcome in (*self.outcomes, *self.references):
             totals, load = outcome.figures, outcome.figures.load
+            listed = self.listed.get(outcome.amount, Listed())
             begin = (
                 outcome.policy,
                 precise(outcome.amount) if math.isfinite(outcome.amount) else NOTHING,
-                f"{load.per_day:,.1f}",
+                f"{load.per_day + listed.lists_per_day:,.1f}",
             )
             peaks = text(load.hour_peak, "{:.1f}x"), f"{load.busiest_day:,}"
             means = _in_texts(totals.by_page)
@@ -291,9 +369,15 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         yield table("all sources weighted equally", HEADS, by_source)
         if unbounded := [policy for policy in UNBOUNDED if policy in self.policies]:
             yield f"{', '.join(unbounded)}: independent of the budget"
+        for budget, listed in self.listed.items():
+            yield (
+                f"{precise(budget)} a day: {listed.lists_per_day:,.1f} requests for lists, "
+                f"{listed.flags_per_day:,.1f} visits that they have caused, recall "
+                f"{text(listed.recall, '{:.2f}')} at the end"
+            )
         if not self.budgets:
-            budget = amount(self.outcomes[0].amount)
-            yield f"The budget is the current one, {budget} requests a day. Set it with --budget."
+            current = amount(self.outcomes[0].amount)
+            yield f"The budget is the current one, {current} requests a day. Set it with --budget."
 
     def report(self) -> PagesReport:
         """Return all figures."""
@@ -315,16 +399,20 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
 
     def _row(self, outcome: PageOutcome) -> PagesResult:
         totals, load, (start, split, _) = outcome.figures, outcome.figures.load, self.scenario.span
+        listed = self.listed.get(outcome.amount, Listed())
         at = outcome.visits.at
         began = start if len(at) and at.min() < split else split
         return {
             "policy": outcome.policy,
             "budget": finite(outcome.amount),
-            "requests_per_day": load.per_day,
+            "requests_per_day": load.per_day + listed.lists_per_day,
             "visits": totals.visits,
             **_means_of(totals.by_page),
             "never_visited": totals.never_visited,
             "by_source": _means_of(totals.by_source),
+            "lists_per_day": listed.lists_per_day,
+            "flags_per_day": listed.flags_per_day,
+            "recall": listed.recall,
             "hour_peak": finite(load.hour_peak),
             "busiest_hour": load.busiest_hour,
             "busiest_day": load.busiest_day,
@@ -357,6 +445,24 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
                 [x], [y], "*s"[at], color=GREY, markersize=9, label=f"{name} ({x:,.0f} a day)"
             )
         scale_by_factors(axes, "requests a day")
+
+
+def _whole(option: str, text: str, least: int) -> int:
+    """Parse a whole number."""
+    if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) or len(text) > 9:
+        raise ConfigError(f"{option}: not a whole number from {least}: {text!r}")
+    return int(text)
+
+
+def _share(option: str, text: str | None, usual: float) -> float:
+    """Parse a share of 0 to 1."""
+    try:
+        share = usual if text is None else float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise ConfigError(f"{option}: not a share of 0 to 1: {text!r}")
+    return share
 
 
 def _requests(option: str, text: str) -> float:

@@ -167,8 +167,8 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
                     f"Use 0.042 (one hour) to {MAX_REPLAN_DAYS:g}"
                 )
             self.replan_hours = days * DAY_HOURS
-        self.start = _moment("--from", opts.start)
-        self.split, self.stop = _moment("--split", opts.split), _moment("--to", opts.stop)
+        self.start = moment("--from", opts.start)
+        self.split, self.stop = moment("--split", opts.split), moment("--to", opts.stop)
         self.visits_out: Path | None = opts.visits_out
         if opts.visits_out is not None:
             _check_folder("--visits-out", opts.visits_out)
@@ -245,7 +245,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
         super().write()
 
 
-def _moment(option: str, text: str | None) -> float | None:
+def moment(option: str, text: str | None) -> float | None:
     """Parse a time to hours since 1970; a date without a time means midnight UTC."""
     if text is None:
         return None

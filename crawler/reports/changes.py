@@ -124,7 +124,10 @@ def summary_of(
     if before is None or after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""
     names = [name for name in {**before, **after} if differs(before.get(name), after.get(name))]
-    parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
+    parts = [
+        _field_change("text" if name == "main_text" else name, before.get(name), after.get(name))
+        for name in names[:MAX_FIELDS]
+    ]
     summary = "; ".join(parts)
     if (more := len(names) - MAX_FIELDS) > 0:
         summary += f"; and {count(more, 'more field')}"

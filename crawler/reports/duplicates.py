@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from difflib import SequenceMatcher
-from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
@@ -24,6 +21,9 @@ from crawler.storage.dedup.index import META, stored_scheme
 from crawler.storage.dedup.labels import Label
 from crawler.storage.dedup.queries import Cluster
 from crawler.storage.target_queries import names_of, nearest
+from crawler.utils.diff import Matcher
+from crawler.utils.edits import DiffBuilder, DiffPart
+from crawler.utils.shapes import copied
 from crawler.utils.terminal import printable
 from crawler.utils.text import listed
 from crawler.utils.urls import is_http
@@ -32,39 +32,15 @@ if TYPE_CHECKING:
     from crawler.dedup.compare import ComparedPost
 
 
-# The comparison takes quadratic time, so long texts are cut.
-MAX_CHARACTERS, MAX_SENTENCES, MAX_PAIRS = 100_000, 1500, 2500
+# Only the beginnings of long texts are compared.
+MAX_CHARACTERS, MAX_SENTENCES = 100_000, 1500
 # Characters.
 MAX_SENTENCE = 240
-CONTEXT_ROWS = 1
-# Minimum share of common words for two sentences to be shown as versions of one sentence.
-MIN_COMMON_WORDS = 0.2
-SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
 # Periods, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
 _STOPS = "\u3002\uff01\uff1f\uff61"
 _CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
 _ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
 _PIECES = re.compile(rf"(?s).{{1,{MAX_SENTENCE}}}(?:\s|$)|.{{1,{MAX_SENTENCE // 2}}}")
-# A word, a character of a script without spaces, white space, or another character.
-_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
-Span = tuple[int, int]
-
-
-class DiffRow(TypedDict):
-    """A row of the comparison: a sentence of the first text, of the second, or of both."""
-
-    mark: str
-    """How the sides differ: space (equal), `|` (versions), `<`, `>`, or `…` (equal, left out)."""
-    left: str
-    """Sentence of the first text."""
-    right: str
-    """Sentence of the second text."""
-    left_spans: list[Span]
-    """Start and end of the words of `left` that differ."""
-    right_spans: list[Span]
-    """Start and end of the words of `right` that differ."""
-    left_out: int
-    """Number of sentences that a row with the mark `…` leaves out."""
 
 
 class PostReport(TypedDict):
@@ -72,6 +48,8 @@ class PostReport(TypedDict):
 
     id: str
     """Id of the post."""
+    spider: str | None
+    """Name of the site."""
     url: str | None
     """URL of the page; null for a post without a link."""
     title: str | None
@@ -131,71 +109,21 @@ class Comparison(TypedDict):
     """Label that a user gave the pair; null: none."""
     is_long: bool
     """Whether `diff` compares only the beginnings of long texts."""
-    diff: list[DiffRow]
-    """Comparison of the texts by sentences."""
+    diff: list[DiffPart]
+    """Comparison of the texts; a line is a sentence, or a part of a long one."""
 
 
-class Piece(TypedDict):
-    """A part of a sentence."""
+def by_sentence(left: str, right: str) -> list[DiffPart]:
+    """Return the parts of two texts by sentence. Long texts are cut; see `is_long`.
 
-    text: str
-    """The text."""
-    shared: bool
-    """Whether both sides have it."""
-
-
-class PairRow(TypedDict):
-    """A row of two texts side by side."""
-
-    left: list[Piece]
-    """Sentence of the first text; empty if only the second text has it."""
-    right: list[Piece]
-    """Sentence of the second text; empty if only the first text has it."""
-    left_out: int
-    """Number of equal sentences that this row leaves out."""
-
-
-def diff_rows(left: str, right: str) -> list[DiffRow]:
-    """Compare two texts sentence by sentence.
-
-    Equal sentences are included only next to differences. Long texts are cut; see `is_long`.
+    Sentences with the same normal form are equal, and shown as in the first text.
     """
     first, second = (sentences(text[:MAX_CHARACTERS])[:MAX_SENTENCES] for text in (left, right))
-    keys = list(map(normal_text, first)), list(map(normal_text, second))
-    every: list[DiffRow] = []
-    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if tag == "equal":
-            every += [_row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
-            continue
-        for before, after in _pair_sentences(first[a:b], second[c:d]):
-            if before is None or after is None:
-                every.append(_row(LEFT if after is None else RIGHT, before or "", after or ""))
-            else:
-                every.append(_row(CHANGED, before, after, *_differing_words(before, after)))
-    shown: list[DiffRow] = []
-    for at, row in enumerate(every):
-        near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
-        if any(neighbor["mark"] != SAME for neighbor in near):
-            shown.append(row)
-        elif shown and shown[-1]["mark"] == GAP:
-            shown[-1]["left_out"] += 1
-        else:
-            shown.append(_row(GAP, left_out=1))
-    return shown
-
-
-def _row(
-    mark: str, left: str = "", right: str = "", left_spans: Sequence[Span] = (),
-    right_spans: Sequence[Span] = (), left_out: int = 0,
-) -> DiffRow:  # fmt: skip
-    return {
-        "mark": mark, "left": left, "right": right, "left_spans": list(left_spans),
-        "right_spans": list(right_spans), "left_out": left_out,
-    }  # fmt: skip
+    return list(DiffBuilder(Matcher()).parts(first, second, normal_text))
 
 
 def is_long(text: str) -> bool:
-    """Return whether `diff_rows` compares only the beginning of a text."""
+    """Return whether `by_sentence` compares only the beginning of a text."""
     return len(text) > MAX_CHARACTERS or len(sentences(text)) > MAX_SENTENCES
 
 
@@ -207,54 +135,6 @@ def sentences(text: str) -> list[str]:
             if shown := printable(sentence):
                 pieces += [piece.strip() for piece in _PIECES.findall(shown)]
     return pieces
-
-
-def _differing_words(left: str, right: str) -> tuple[list[Span], list[Span]]:
-    """Return the positions of the words that only one of two sentences has, for each of them."""
-    first, second = _WORDS.findall(left), _WORDS.findall(right)
-    # Position of each word, and of the end.
-    starts = [[*accumulate(map(len, words), initial=0)] for words in (first, second)]
-    spans: tuple[list[Span], list[Span]] = [], []
-    for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
-        if a < b:
-            spans[0].append((starts[0][a], starts[0][b]))
-        if c < d:
-            spans[1].append((starts[1][c], starts[1][d]))
-    return spans
-
-
-def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Pair sentences that are versions of each other, in order; None if there is no counterpart.
-
-    The pairs maximize the sum of the shares of common words.
-    """
-    if len(left) * len(right) > MAX_PAIRS:
-        yield from zip_longest(left, right)
-        return
-    words = [
-        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
-    ]
-    # [i][j] is the best sum for pairing left[i:] with right[j:].
-    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for i in reversed(range(len(left))):
-        for j in reversed(range(len(right))):
-            shared = len(words[0][i] & words[1][j])
-            common = shared / max(1, len(words[0][i] | words[1][j]))
-            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
-            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
-    i = j = 0
-    while i < len(left) or j < len(right):
-        if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
-            yield left[i], None
-            i += 1
-        elif i == len(left) or best[i][j] == best[i][j + 1]:
-            yield None, right[j]
-            j += 1
-        else:
-            yield left[i], right[j]
-            i, j = i + 1, j + 1
 
 
 async def compare_posts(
@@ -295,13 +175,9 @@ def _compared(
     a, b = first[1], second[1]
     measured = compare.measure(a, b, by_datasketch=by_datasketch)
     return {
+        **copied(Comparison, measured),
         "a": _post_report(*first),
         "b": _post_report(*second),
-        "shared_bands": measured.shared_bands,
-        "of_bands": measured.of_bands,
-        "similarity": measured.similarity,
-        "exact": measured.exact,
-        "datasketch": measured.datasketch,
         "scheme": scheme.name,
         "threshold": scheme.threshold,
         "same_item": compare.is_same_item(a, b),
@@ -309,7 +185,7 @@ def _compared(
         "verdict": compare.verdict(a, b, measured, scheme, label and label["same"]),
         "label": label,
         "is_long": is_long(a.text) or is_long(b.text),
-        "diff": diff_rows(a.text, b.text),
+        "diff": by_sentence(a.text, b.text),
     }
 
 
@@ -372,6 +248,7 @@ def _post_report(post: Document, side: ComparedPost) -> PostReport:
     bandings = side.sketch.bandings if side.sketch else ()
     return {
         "id": post["_id"],
+        "spider": post.get("spider"),
         "url": post.get("url"),
         "title": post.get("title"),
         "created": signatures.created_of(post),
@@ -407,35 +284,3 @@ async def labels_of(db: Database, cluster: Cluster) -> dict[str, Label]:
     """Return the labels of a cluster's original and each of its shown copies, by copy."""
     copies = [member["id"] for member in cluster["members"]]
     return await labels.with_post(db, cluster["original"]["id"], copies)
-
-
-def side_by_side(diff: Sequence[DiffRow]) -> list[PairRow]:
-    """Return the rows of a comparison with the shared parts of both sides."""
-    return [
-        {
-            "left": _pieces(row["left"], row["left_spans"], row),
-            "right": _pieces(row["right"], row["right_spans"], row),
-            "left_out": row["left_out"] if row["mark"] == GAP else 0,
-        }
-        for row in diff
-    ]
-
-
-def _pieces(text: str, differing: Sequence[Span], row: DiffRow) -> list[Piece]:
-    """Split a sentence at the boundaries of the parts that only this side has."""
-    if not text:
-        return []
-    if row["mark"] == SAME:
-        return [{"text": text, "shared": True}]
-    if not (row["left"] and row["right"]):
-        return [{"text": text, "shared": False}]
-    pieces: list[Piece] = []
-    at = 0
-    for start, stop in differing:
-        pieces += [
-            {"text": text[at:start], "shared": True},
-            {"text": text[start:stop], "shared": False},
-        ]
-        at = stop
-    pieces.append({"text": text[at:], "shared": True})
-    return [piece for piece in pieces if piece["text"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,16 +11,19 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds.subscriptions import FeedList, Refused
-from crawler.reports.duplicates import DiffRow, diff_rows
+from crawler.reports.history import compared
 from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
 from crawler.storage.client import Database, Document
-from crawler.storage.feed_reader import Reading, View
+from crawler.storage.feed_reader import View
 from crawler.storage.feeds import Added
 from crawler.storage.paging import Key
 from crawler.storage.plans import VisitPlan, plan_of
-from crawler.storage.posts import as_lines
+from crawler.storage.readers import Reader
 from crawler.storage.target_queries import names_of, nearest
+from crawler.utils.edits import FieldDiff
+from crawler.utils.sandbox import ProcessPool
+from crawler.utils.shapes import copied
 from crawler.utils.text import count, is_known
 
 WEEK = timedelta(weeks=1)
@@ -179,38 +181,14 @@ def state_of(target: Document, monitor: Document) -> FeedState:
     state, needs_attention = _state(target, monitor)
     push = monitor.get("push")
     return {
+        **copied(FeedState, monitor | target),
         "spider": target["_id"].partition(" ")[0],
-        "url": target["url"],
         "title": target.get("title") or monitor.get("title"),
-        "site": monitor.get("site"),
-        "format": monitor.get("format"),
-        "categories": target.get("categories", []),
         "rate_per_week": _rate_per_week(target),
-        "feed_size": monitor.get("feed_size"),
-        "full": bool(monitor.get("full")),
-        "posts": monitor.get("posts", 0),
-        "missed_posts": monitor.get("missed_posts", 0.0),
-        "gaps": monitor.get("gaps", 0),
         "last_visit": target.get("visited_at"),
-        "next_visit": target["next_visit"],
-        "outcome": target.get("outcome"),
         "error": _error(target, monitor),
-        "problems": monitor.get("problems", []),
-        "consecutive_errors": target.get("consecutive_errors", 0),
-        "push": {
-            "hub": push.get("hub"),
-            "topic": push.get("topic"),
-            "state": push.get("state"),
-            "lease_until": push.get("lease_until"),
-            "requested_at": push.get("requested_at"),
-            "delivered_at": push.get("delivered_at"),
-            "deliveries": push.get("deliveries", 0),
-        }
-        if push
-        else None,
+        "push": copied(PushState, push) if push else None,
         "plan": plan_of(target),
-        "gone": bool(target.get("gone")),
-        "alias_of": target.get("alias_of"),
         "state": state,
         "needs_attention": needs_attention,
     }
@@ -272,7 +250,7 @@ async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) 
 
 def refused_feed(refusal: Refused) -> RefusedFeed:
     """Return the report of an entry that is not a feed."""
-    return {"where": refusal.where, "url": refusal.url, "reason": refusal.reason}
+    return copied(RefusedFeed, refusal)
 
 
 def import_report(feed_list: FeedList, stored: Added) -> ImportReport:
@@ -380,8 +358,8 @@ class PostVersion(TypedDict):
 
     at: datetime
     """Time when this version was first seen."""
-    diff: list[DiffRow]
-    """Differences to the version before; empty for the oldest one that is shown."""
+    fields: list[FieldDiff]
+    """Fields that differ from the version before; empty for the oldest one that is shown."""
 
 
 class FullPost(TypedDict):
@@ -446,7 +424,7 @@ async def selection_of(db: Database, feed: str, folder: str) -> FeedSelection | 
 async def newest_posts(
     db: Database,
     selection: FeedSelection,
-    reading: Reading,
+    reader: Reader,
     limit: int,
     after: Key | None,
     *,
@@ -456,22 +434,16 @@ async def newest_posts(
 
     every: also return posts that the reader has read
     """
-    part = await storage.river(db, selection.view, None if every else reading, limit, after)
+    part = await storage.river(db, selection.view, None if every else reader, limit, after)
     shown_copies = {key: rows[:MAX_SHOWN_COPIES] for key, rows in part.copies.items()}
     every_post = [*part.posts, *(row for rows in shown_copies.values() for row in rows)]
     names = await storage.titles(db, {storage.feed_of(p) for p in every_post if "feed" in p})
     posts: list[ReaderPost] = [
         {
-            "id": post["_id"],
+            **copied(ReaderPost, post),
+            **_copy(post, names),
             "feed": storage.feed_of(post),
-            "source": names.get(storage.feed_of(post)) or str(post["feed"]),
-            "title": post.get("title"),
-            "url": post["url"],
-            "excerpt": post["excerpt"],
-            "published": post.get("published"),
-            "first_seen": post["first_seen"],
-            "read": reading.has_read(post),
-            "duplicate_of": post.get("duplicate_of"),
+            "read": storage.has_read(reader, post),
             "copies": part.counts.get(post["_id"], 0),
             "some_copies": [_copy(row, names) for row in shown_copies.get(post["_id"], ())],
         }
@@ -483,17 +455,16 @@ async def newest_posts(
 def _copy(post: Document, names: dict[str, str]) -> PostCopy:
     feed = storage.feed_of(post) if "feed" in post else None
     return {
+        **copied(PostCopy, post),
         "id": post["_id"],
         "feed": feed,
         "source": names.get(feed) or str(post["feed"]) if feed else str(post["spider"]),
-        "title": post.get("title"),
-        "url": post["url"],
     }
 
 
-async def unread_feeds(db: Database, reading: Reading) -> list[UnreadFeed]:
+async def unread_feeds(db: Database, reader: Reader) -> list[UnreadFeed]:
     """Return the feeds with unread posts, by title."""
-    counts = await storage.unread_counts(db, reading)
+    counts = await storage.unread_counts(db, reader)
     names = await storage.titles(db, counts)
     rows: list[UnreadFeed] = [
         {"id": key, "title": names.get(key, key), "unread": n} for key, n in counts.items()
@@ -506,7 +477,9 @@ async def folders(db: Database) -> list[Folder]:
     return [{"name": name, "feeds": n} for name, n in await subscriptions.folders(db)]
 
 
-async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None:
+async def full_post(
+    db: Database, reader: Reader, key: str, sandbox: ProcessPool
+) -> FullPost | None:
     """Return a post with its text, near-duplicates and versions; None if it is not stored."""
     post = await storage.post_of(db, key)
     if post is None:
@@ -515,35 +488,31 @@ async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None
     keys = {storage.feed_of(each) for each in (post, *copies) if "feed" in each}
     names = await storage.titles(db, keys)
     versions = await storage.versions_of(db, post, MAX_VERSIONS)
-    as_copy = _copy(post, names)
-
-    def compared() -> list[PostVersion]:
-        """Compare each version with the one before it, which follows it in the list."""
-        texts = ["\n".join(as_lines(row["content"]))[:MAX_TEXT] for row in versions]
-        return [
-            {
-                "at": row["at"],
-                "diff": diff_rows(texts[at + 1], texts[at]) if at + 1 < len(texts) else [],
-            }
-            for at, row in enumerate(versions)
-        ]
-
+    # The versions are listed with the newest first.
+    differences = await compared([_shortened(row["content"]) for row in versions[::-1]], sandbox)
+    fields = [
+        [field for field in difference["fields"] if field["kind"] != "same"]
+        for difference in differences[::-1]
+    ]
+    fields.append([])
     return {
-        "id": key,
-        "spider": post["spider"],
-        "feed": as_copy["feed"],
-        "source": as_copy["source"],
-        "title": as_copy["title"],
-        "url": as_copy["url"],
-        "text": post.get("text"),
-        "published": post.get("published"),
-        "first_seen": post["first_seen"],
-        "changed_at": post.get("changed_at"),
-        "read": "feed" not in post or reading.has_read(post),
+        **copied(FullPost, post),
+        **_copy(post, names),
+        "read": "feed" not in post or storage.has_read(reader, post),
         "cluster": str(post["cluster"]) if "cluster" in post else None,
-        "duplicate_of": post.get("duplicate_of"),
         "copies": [_copy(row, names) for row in copies],
-        "versions": await asyncio.to_thread(compared),
+        "versions": [
+            {"at": row["at"], "fields": changed}
+            for row, changed in zip(versions, fields, strict=False)
+        ],
+    }
+
+
+def _shortened(content: Document) -> Document:
+    """Return a content with long texts cut, so that many versions are compared in time."""
+    return {
+        name: value[:MAX_TEXT] if isinstance(value, str) else value
+        for name, value in content.items()
     }
 
 

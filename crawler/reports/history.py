@@ -1,18 +1,13 @@
-"""Visits and versions of a URL, and the difference between two versions, as text or by field.
-
-By field, lines are compared first, then the words of changed lines. Long unchanged parts are
-folded. The texts are untrusted, so time and output are bounded; `compare` belongs in a sandbox if
-`is_large`.
-"""
+"""Visits and versions of a URL, and the difference between two versions."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -21,9 +16,16 @@ from crawler.errors import ConfigError
 from crawler.storage import posts, targets, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.target_queries import TargetState, names_of, state_of, target_of
-from crawler.utils.diff import Matcher, by_word, unified
+from crawler.utils.diff import Matcher
+from crawler.utils.edits import Difference, FieldDiff, difference
 from crawler.utils.sandbox import LimitExceeded, ProcessPool
-from crawler.utils.text import is_price, listed, price
+from crawler.utils.shapes import copied
+from crawler.utils.text import listed
+
+# Comparing contents of this size takes a few milliseconds.
+QUICK_CHARACTERS = 20_000
+# Limits of the sandbox; the largest difference takes about 1.5 s.
+COMPARE_SECONDS, COMPARE_MB = 5, 512
 
 
 class VisitRow(TypedDict):
@@ -137,19 +139,6 @@ class History(TypedDict):
     """Posts of feeds with the same URL."""
 
 
-class VersionDifference(TypedDict):
-    """The difference between two versions."""
-
-    url: str
-    """Canonical URL, or `cell:NAME`."""
-    before: Version
-    """The first version."""
-    after: Version
-    """The second version."""
-    diff: list[str]
-    """Lines of the difference: `-` deleted, `+` inserted, `~` with both, space unchanged."""
-
-
 async def history_of(
     db: Database, config: Config, url: str, spider: str | None, source: str | None, last: int = 0
 ) -> History:
@@ -174,16 +163,7 @@ async def history_of(
             "url": post["url"],
             "spider": spider_name,
             "target": None,
-            "post": {
-                "id": key,
-                "feed": post["feed"],
-                "guid": post.get("guid"),
-                "title": post.get("title"),
-                "categories": post.get("categories", []),
-                "published": post.get("published"),
-                "first_seen": post["first_seen"],
-                "changed_at": post.get("changed_at"),
-            },
+            "post": {**copied(FeedPost, post), "id": key},
             "visits": [],
             "versions": await _versions(db, spider_name, key.removeprefix(f"{spider_name} ")),
             "sources": _sources(other for other in feed_posts if other["_id"] != key),
@@ -206,27 +186,6 @@ async def history_of(
     }
 
 
-def difference(history: History, positions: tuple[int, int]) -> VersionDifference:
-    """Return the difference between two versions of a history, by their positions."""
-    versions = history["versions"]
-    before, after = versions[positions[0]], versions[positions[1]]
-    return {
-        "url": history["url"],
-        "before": before,
-        "after": after,
-        "diff": unified(
-            posts.as_lines(before["content"]),
-            posts.as_lines(after["content"]),
-            (version_name(before, positions[0]), version_name(after, positions[1])),
-        ),
-    }
-
-
-def version_name(version: Version, position: int) -> str:
-    """Return the number and the time of a version."""
-    return f"version {position + 1}, {version['at']:%Y-%m-%d %H:%M}"
-
-
 def _post_of_source(feed_posts: Sequence[Document], url: str, source: str | None) -> Document:
     """Return the post of a feed, or the first post if no feed is given; raises ConfigError."""
     if not feed_posts:
@@ -241,100 +200,19 @@ def _post_of_source(feed_posts: Sequence[Document], url: str, source: str | None
 
 
 def _sources(feed_posts: Iterable[Document]) -> list[Source]:
-    return [
-        {"id": post["_id"], "spider": post["spider"], "feed": post["feed"]} for post in feed_posts
-    ]
+    return [{**copied(Source, post), "id": post["_id"]} for post in feed_posts]
 
 
 async def _versions(db: Database, spider: str, target: str) -> list[Version]:
     return [
-        {
-            "content_hash": row["content_hash"],
-            "at": row["at"],
-            "visit": None if row.get("visit") is None else str(row["visit"]),
-            "size": row["size"],
-            "content": row["content"],
-        }
+        {**copied(Version, row), "visit": None if row.get("visit") is None else str(row["visit"])}
         for row in await posts.of_target(db, spider, target)
     ]
 
 
 def visit_row(row: Document) -> VisitRow:
     """Return the report of a stored visit."""
-    return {
-        "id": str(row["_id"]),
-        "at": row["at"],
-        "outcome": row["outcome"],
-        "reason": row.get("reason"),
-        "broken": row.get("broken"),
-        "changed": bool(row["changed"]),
-        "event": bool(row.get("event")),
-        "status": row.get("status"),
-        "elapsed_ms": row.get("elapsed_ms"),
-        "get_size": row["get_size"],
-        "update_size": row["update_size"],
-        "diff_size": row["diff_size"],
-        "content_hash": row.get("content_hash"),
-        "final_url": row.get("final_url"),
-        "hint": row.get("hint"),
-        "posts_new": row.get("posts_new", 0),
-        "posts_edited": row.get("posts_edited", 0),
-        "missed_posts": row.get("missed_posts", 0.0),
-        "pushed": bool(row.get("pushed")),
-        "shared_fetch": bool(row.get("shared_fetch")),
-    }
-
-
-SegmentKind = Literal["same", "deleted", "inserted", "folded"]
-PartKind = Literal["same", "changed", "folded"]
-FieldKind = Literal["same", "changed", "deleted", "inserted"]
-# Unchanged lines that are shown before and after a change.
-CONTEXT_LINES = 2
-# Unchanged text within a changed line that is shown before and after a change.
-CONTEXT_CHARACTERS = 200
-# Longer changed texts are shortened in the middle.
-MAX_SEGMENT = 2000
-# Characters of all parts; the rest of the difference is left out.
-MAX_CHARACTERS = 200_000
-MAX_FIELDS = 200
-MAX_NAME = 200
-# Comparing contents of this size takes a few milliseconds.
-QUICK_CHARACTERS = 20_000
-# Limits of the sandbox; the largest difference takes about 1.5 s.
-COMPARE_SECONDS, COMPARE_MB = 5, 512
-
-
-class Segment(TypedDict):
-    """Consecutive text of one kind."""
-
-    kind: SegmentKind
-    """`same`: in both versions; `deleted`: in the first; `inserted`: in the second; `folded`."""
-    text: str
-    """The text; for `folded` empty."""
-    characters: int
-    """Number of characters in the versions; more than in `text` if it was shortened."""
-
-
-class DiffPart(TypedDict):
-    """Consecutive lines of a field."""
-
-    kind: PartKind
-    """`same`: unchanged; `changed`; `folded`: unchanged and left out."""
-    lines: int
-    """Number of lines, of the longer side."""
-    segments: list[Segment]
-    """The text of both versions; empty for `folded`."""
-
-
-class FieldDiff(TypedDict):
-    """The difference of a field."""
-
-    name: str
-    """Name of the field."""
-    kind: FieldKind
-    """`same`, `changed`, `deleted`: only in the first version, `inserted`: only in the second."""
-    parts: list[DiffPart]
-    """The lines of the field; empty for `same`."""
+    return {**copied(VisitRow, row), "id": str(row["_id"])}
 
 
 class StoredVersion(TypedDict):
@@ -361,26 +239,31 @@ class VersionDiff(TypedDict):
     """Whether a part of the difference was left out because it is too long."""
 
 
-async def compared(before: Document, after: Document, sandbox: ProcessPool) -> VersionDiff:
-    """Return the difference between two rows of `versions`; large ones are compared in a sandbox.
+async def compared(contents: Sequence[Document], sandbox: ProcessPool) -> list[Difference]:
+    """Return the difference of each content to the next one; large ones are compared in a sandbox.
 
     Raises ConfigError if the comparison exceeds the limits of the sandbox.
     """
-    work = partial(compare, before, after)
-    if not is_large(before["content"], after["content"]):
+    work = partial(differences, contents)
+    if not is_large(contents):
         return await asyncio.to_thread(work)
     try:
-        difference: VersionDiff = await sandbox.run(work)
+        compared: list[Difference] = await sandbox.run(work)
     except LimitExceeded as problem:
         raise ConfigError(f"these versions cannot be compared: the comparison {problem}") from None
-    return difference
+    return compared
 
 
-def is_large(before: Document, after: Document) -> bool:
-    """Return whether comparing two contents would block other work noticeably."""
-    texts = (text for content in (before, after) for text in _texts(content))
+def differences(contents: Sequence[Document]) -> list[Difference]:
+    """Return the difference of each content to the next one."""
+    matcher = Matcher()
+    return [difference(before, after, matcher) for before, after in pairwise(contents)]
+
+
+def is_large(contents: Sequence[Document]) -> bool:
+    """Return whether comparing some contents would block other work noticeably."""
     room = QUICK_CHARACTERS
-    for text in texts:
+    for text in (text for content in contents for text in _texts(content)):
         room -= len(text)
         if room < 0:
             return True
@@ -399,140 +282,13 @@ def _texts(value: Any) -> Iterator[str]:
         yield value if isinstance(value, str) else " " * 20
 
 
-def compare(before: Document, after: Document) -> VersionDiff:
-    """Return the difference between two rows of `versions`."""
-    old, new = before["content"], after["content"]
-    names = [*new, *(name for name in old if name not in new)]
-    builder = DiffBuilder(Matcher(), MAX_CHARACTERS, CONTEXT_CHARACTERS)
-    fields = [builder.field(name, old, new) for name in names[:MAX_FIELDS]]
-    return {
-        "before": version_of(before),
-        "after": version_of(after),
-        "fields": fields,
-        "truncated": builder.is_full or len(names) > MAX_FIELDS,
-    }
+def version_diff(
+    before: Document | Version, after: Document | Version, difference: Difference
+) -> VersionDiff:
+    """Return the difference between two versions, with their hashes and times."""
+    return {"before": version_of(before), "after": version_of(after), **difference}
 
 
-def version_of(row: Document) -> StoredVersion:
-    """Return a row of `versions` without the content."""
-    return {"content_hash": row["content_hash"], "at": row["at"], "size": row["size"]}
-
-
-class DiffBuilder:
-    """Builds the differences of fields, within one budget of time and of characters.
-
-    context: characters of unchanged text within a line that are shown before and after a change
-    is_full: whether more than `max_characters` were returned, so that the rest is left out
-    """
-
-    def __init__(self, matcher: Matcher, max_characters: int, context: int) -> None:
-        self._matcher = matcher
-        self._room = max_characters
-        self._context = context
-        self.is_full = False
-
-    def field(self, name: str, old: Document, new: Document) -> FieldDiff:
-        """Return the difference of a field of two contents, by line."""
-        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
-        if name in old and name in new and old[name] == new[name]:
-            return {"name": shown, "kind": "same", "parts": []}
-        kind: FieldKind = (
-            "deleted" if name not in new else "inserted" if name not in old else "changed"
-        )
-        before = field_lines(old[name]) if name in old else []
-        after = field_lines(new[name]) if name in new else []
-        parts = [] if self.is_full else list(self._parts(before, after))
-        return {"name": shown, "kind": kind, "parts": parts}
-
-    def _parts(self, before: Sequence[str], after: Sequence[str]) -> Iterator[DiffPart]:
-        opcodes = list(self._matcher.opcodes(before, after))
-        for n, (equal, i, i_end, j, j_end) in enumerate(opcodes):
-            if self.is_full:
-                return
-            if equal:
-                head = CONTEXT_LINES if n else 0
-                tail = CONTEXT_LINES if n < len(opcodes) - 1 else 0
-                yield from self._unchanged(before[i:i_end], head, tail)
-                continue
-            lines = max(i_end - i, j_end - j)
-            old, new = "\n".join(before[i:i_end]), "\n".join(after[j:j_end])
-            yield {"kind": "changed", "lines": lines, "segments": list(self.words(old, new))}
-
-    def _unchanged(self, lines: Sequence[str], head: int, tail: int) -> Iterator[DiffPart]:
-        """Yield unchanged lines, of which only the first `head` and last `tail` are shown."""
-        # A fold takes one line, so folding one line gains nothing.
-        if len(lines) <= head + tail + 1:
-            yield self._same(lines)
-            return
-        if head:
-            yield self._same(lines[:head])
-        yield {"kind": "folded", "lines": len(lines) - head - tail, "segments": []}
-        if tail:
-            yield self._same(lines[-tail:])
-
-    def _same(self, lines: Sequence[str]) -> DiffPart:
-        text = "\n".join(lines)
-        return {"kind": "same", "lines": len(lines), "segments": [self._segment("same", text)]}
-
-    def words(self, old: str, new: str) -> Iterator[Segment]:
-        """Yield the segments of two texts, compared by word, until the budget is used up."""
-        if not old or not new:
-            yield from self._replaced(old, new)
-            return
-        changes = by_word(old, new, self._matcher)
-        for n, change in enumerate(changes):
-            if self.is_full:
-                return
-            is_last = n == len(changes) - 1 and not (change.old or change.new)
-            yield from self._around(change.same, is_first=n == 0, is_last=is_last)
-            yield from self._replaced(change.old, change.new)
-
-    def _replaced(self, old: str, new: str) -> Iterator[Segment]:
-        if old:
-            yield self._segment("deleted", old)
-        if new:
-            yield self._segment("inserted", new)
-
-    def _around(self, text: str, *, is_first: bool, is_last: bool) -> Iterator[Segment]:
-        """Yield the unchanged text between two changes, folded if it is long."""
-        head = 0 if is_first else self._context
-        tail = 0 if is_last else self._context
-        left_out = len(text) - head - tail
-        if left_out <= self._context:
-            if text:
-                yield self._segment("same", text)
-            return
-        if head:
-            yield self._segment("same", text[:head])
-        yield {"kind": "folded", "text": "", "characters": left_out}
-        if tail:
-            yield self._segment("same", text[-tail:])
-
-    def _segment(self, kind: SegmentKind, text: str) -> Segment:
-        shown = text
-        if len(text) > MAX_SEGMENT:
-            half = MAX_SEGMENT // 2 - 1
-            shown = f"{text[:half]}…{text[-half:]}"
-        self._room -= len(shown)
-        self.is_full = self.is_full or self._room < 0
-        return {"kind": kind, "text": shown, "characters": len(text)}
-
-
-def field_lines(value: Any) -> list[str]:
-    """Return the value of a field as lines of text: one for each entry of a list."""
-    if isinstance(value, list):
-        return [entry if isinstance(entry, str) else _as_text(entry) for entry in value]
-    if isinstance(value, str):
-        return value.splitlines() or [""]
-    return [_as_text(value)]
-
-
-def _as_text(value: Any) -> str:
-    """Return a value as readable text: a price as `12.50 EUR`, nothing for null."""
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        if is_price(value):
-            return price(value)
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+def version_of(version: Document | Version) -> StoredVersion:
+    """Return a version without the content."""
+    return copied(StoredVersion, version)

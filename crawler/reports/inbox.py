@@ -1,8 +1,9 @@
 """The inbox of the web app: pages with changes that a reader has not read, newest first.
 
 The unread events are read in windows of bounded size, newest first. A web page is listed at its
-newest event, with its net difference over all unread events. All entries of a window with the same
-edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: the other
+newest event, with its net difference over all unread events. The entries of a window that are told
+in one line are folded: those with the same edit, or nearly the same, the new pages of a category on
+one day, and those whose price fell or rose. A page of the inbox is a part of a window: the other
 pages of the window read it again, unless it is still in `Windows`.
 
 `Windows` caches the windows that were read a moment ago. A window depends on the changes that its
@@ -17,22 +18,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from bson import ObjectId
 
+from crawler.reports.entries import ChangedPage, Entry, changed_page, entry_of
 from crawler.reports.net_changes import (
-    ChangedPage,
-    ChangeKind,
-    Entry,
+    MIN_TOGETHER,
     FoldKey,
     NetChange,
-    changed_page,
+    Told,
     contents_of,
-    entry_of,
     net_changes,
     similar_edits,
 )
@@ -50,7 +50,7 @@ MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
 MAX_SECONDS, MIN_ENTRIES = 0.1, 50
 BATCH = 100
 MILLISECOND = timedelta(milliseconds=1)
-KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
+TOLD: tuple[Told, ...] = ("new", "lower", "higher", "edited", "back", "gone")
 # A permanent id, and the entry.
 FeedEntry = tuple[str, Entry]
 
@@ -62,8 +62,8 @@ class Filters:
     site:     name of the site
     category: category of the page
     field:    name of a field that differs
-    kind:     net kind of the change
-    match:    part of the URL, in any case
+    kind:     how the change is told, or `changed` for any change of content
+    match:    part of the name or the URL, in any case
     min_size: minimum number of characters that were removed and added
     """
 
@@ -105,6 +105,8 @@ class InboxPage:
             entries of earlier pages; None: no events are left
     next:   where the next page begins; None: no more events
     muted:  number of events of the window that were hidden by patterns
+    counts: pages of the window by how they are told, whatever the filter by kind
+    is_all: whether the window has all unread changes of the list
     """
 
     entries: list[Entry]
@@ -113,6 +115,13 @@ class InboxPage:
     end: datetime | None
     next: Position | None
     muted: int
+    counts: Counter[Told]
+    is_all: bool
+
+    @property
+    def pages(self) -> int:
+        """Return the number of pages of the window, whatever the filter by kind."""
+        return self.counts.total()
 
 
 MAX_AGE_SECONDS = 60.0
@@ -153,7 +162,7 @@ class Window:
     def n_bytes(self) -> int:
         """Return the estimated memory in bytes."""
         nets = [net for group in self.groups for net in group]
-        texts = [net.difference for net in nets if net.difference is not None]
+        texts = [net.words for net in nets if net.words is not None]
         return (
             CHANGE_BYTES * len(nets)
             + EVENT_BYTES * sum(len(net.events) for net in nets)
@@ -228,8 +237,14 @@ async def read_inbox(
         following, end = Position(last), last[0] if last else None
     entries = await _entries_of(db, shown)
     is_last = not hidden and last is None
+    whole = window
+    if filters.kind:
+        whole = await _window(db, reader, replace(filters, kind=""), until, position, windows)
+    counts = Counter(net.told for group in whole.groups for net in group)
+    is_all = whole.last is None and position.window is None
+    following_or_none = None if is_last else following
     return InboxPage(
-        entries, window.until, window.start, end, None if is_last else following, window.muted
+        entries, window.until, window.start, end, following_or_none, window.muted, counts, is_all
     )
 
 
@@ -306,9 +321,8 @@ async def read_feed(db: Database, reader: Reader, limit: int, until: datetime) -
 
 async def count_unread(db: Database, reader: Reader, site: str = "") -> int:
     """Return the number of unread events that are not muted, of the newest MAX_COUNTED."""
-    times = [at for at in (reader.read_until, reader.sites.get(site)) if at is not None]
-    since = max(times, default=None)
-    if not (reader.sites or reader.ranges or reader.pages or reader.mutes):
+    since = reader.until_of(site)
+    if not (reader.sources or reader.ranges or reader.items or reader.mutes):
         return await change_events.count(db, since, MAX_COUNTED, spider=site or None)
     mutes = [compiled(pattern) for pattern in reader.mutes]
     unread = 0
@@ -393,14 +407,13 @@ class _Scan:
 
     async def folded(self) -> list[list[NetChange]]:
         """Return the changes with the same or nearly the same edit, the newest first."""
-        return await asyncio.to_thread(_fold_similar, list(self.groups.values()))
+        groups = await asyncio.to_thread(_fold_similar, list(self.groups.values()))
+        return _told_together(groups)
 
     def _is_candidate(self, row: Document) -> bool:
         """Return whether an event is unread and may be selected, judging by its row only."""
         url: str = row["target"]
         if self._reader.has_read(row["spider"], url, row["at"]):
-            return False
-        if self._filters.match and self._filters.match.casefold() not in url.casefold():
             return False
         if matches(self._mutes, url):
             self.muted += 1
@@ -410,11 +423,16 @@ class _Scan:
     def _selects(self, net: NetChange) -> bool:
         filters = self._filters
         return (
-            (not filters.kind or net.kind == filters.kind)
+            (not filters.kind or filters.kind in (net.kind, net.told))
+            and (not filters.match or self._matches_text(net))
             and (not filters.category or filters.category in net.categories)
             and (not filters.field or filters.field in net.fields)
             and net.size >= filters.min_size
         )
+
+    def _matches_text(self, net: NetChange) -> bool:
+        text = self._filters.match.casefold()
+        return text in net.event["target"].casefold() or text in net.name.casefold()
 
     def _add(self, net: NetChange) -> bool:
         """Add a change to its entry; return False if that would exceed the maximum of entries."""
@@ -434,15 +452,30 @@ def matches(patterns: Sequence[Pattern], url: str) -> bool:
 
 def _fold_similar(groups: list[list[NetChange]]) -> list[list[NetChange]]:
     """Join entries of one site whose edits are nearly the same, the newest change of each first."""
-    firsts = [group[0].difference if group[0].kind == "changed" else None for group in groups]
+    firsts = [group[0].words if group[0].kind == "changed" else None for group in groups]
     joined: dict[int, list[NetChange]] = {}
     for number, owner in enumerate(similar_edits(firsts)):
         same_site = groups[owner][0].event["spider"] == groups[number][0].event["spider"]
         joined.setdefault(owner if same_site else number, []).extend(groups[number])
-    return [
-        sorted(group, key=lambda net: (net.event["at"], net.event["_id"]), reverse=True)
-        for group in joined.values()
-    ]
+    return [sorted(group, key=_newest, reverse=True) for group in joined.values()]
+
+
+def _newest(net: NetChange) -> Key:
+    return net.event["at"], net.event["_id"]
+
+
+def _told_together(groups: list[list[NetChange]]) -> list[list[NetChange]]:
+    """Join the entries of many pages that are told in one line, the newest change of each first."""
+    together: dict[FoldKey, list[list[NetChange]]] = {}
+    for number, group in enumerate(groups):
+        together.setdefault(group[0].together or (number,), []).append(group)
+    told: list[list[NetChange]] = []
+    for alike in together.values():
+        if sum(map(len, alike)) >= MIN_TOGETHER:
+            told.append(sorted(chain.from_iterable(alike), key=_newest, reverse=True))
+        else:
+            told += alike
+    return sorted(told, key=_key_of, reverse=True)
 
 
 async def _entries_of(db: Database, groups: Sequence[Sequence[NetChange]]) -> list[Entry]:
@@ -475,7 +508,7 @@ async def mark_events(
     def mark(reader: Reader) -> Reader:
         if span is not None and span[0] <= min(span[1], settled):
             reader = reader.read_range(span[0], min(span[1], settled))
-        return reader.read_pages(_pages(rows))
+        return reader.read_items(_pages(rows))
 
     await _store(db, name, mark, now)
     return len({(row["spider"], row["target"]) for row in rows})
@@ -489,7 +522,8 @@ async def mark_all(
     recent = await change_events.newest(db, Reader(name, settled), until, MAX_MARKED, spider=site)
 
     def mark(reader: Reader) -> Reader:
-        return reader.read_all(settled, site).read_pages(_pages(recent.rows))
+        sites = None if site is None else [site]
+        return reader.read_all(settled, sites).read_items(_pages(recent.rows))
 
     await _store(db, name, mark, now)
 
@@ -509,9 +543,11 @@ def _pages(rows: Sequence[Document]) -> list[tuple[str, str, datetime]]:
 
 async def _store(db: Database, name: str, mark: readers.Edit, now: datetime) -> None:
     """Store marks, and advance the reader's time past the changes that are all read."""
+    before = await readers.load(db, name)
     reader = await readers.update(db, name, mark)
     if (until := await _all_read_until(db, reader, now - SETTLING)) is not None:
-        await readers.update(db, name, lambda reader: reader.read_all(until))
+        reader = await readers.update(db, name, lambda reader: reader.read_all(until))
+    await readers.keep_undo(db, before, reader)
 
 
 async def _all_read_until(db: Database, reader: Reader, until: datetime) -> datetime | None:

@@ -27,8 +27,6 @@ from crawler.storage.store import opened
 from crawler.utils.process import Say, serve
 
 if TYPE_CHECKING:
-    from crawler.planning.options import ReplanRequest
-    from crawler.planning.report_types import ReplanReport
     from crawler.storage.client import Database
 
 MODULE = "crawler.reports.jobs"
@@ -125,41 +123,23 @@ async def main() -> None:
 
 
 async def _planned(db: Database, config: Config, job: JobRequest, say: Say) -> Any:
-    from crawler.planning.budget_forecast import (
-        curve_of,
-        feed_curve_of,
-        feed_preview_of,
-        preview_of,
-        request_of,
-    )
-    from crawler.planning.options import FEEDS, PAGES
+    """Return a curve or a dry run, or make and store a plan.
 
-    if job.kind == CURVE:
-        return await curve_of(db, config, job.objective, say)
-    if job.kind == FEED_CURVE:
-        return await feed_curve_of(db, config, say)
-    assert job.budget is not None
-    if job.kind == PREVIEW:
-        return await preview_of(db, config, job.budget, job.objective, say)
-    if job.kind == FEED_PREVIEW:
-        return await feed_preview_of(db, config, job.budget, say)
-    if job.kind == FEED_APPLY:
-        request = request_of(FEEDS, job.budget, dry_run=False)
-        return await _applied(db, config, job, request, FEEDS, say)
-    assert job.kind == APPLY
-    request = request_of(PAGES, job.budget, job.objective, dry_run=False)
-    return await _applied(db, config, job, request, PAGES, say)
-
-
-async def _applied(
-    db: Database, config: Config, job: JobRequest, request: ReplanRequest, kind: str, say: Say
-) -> ReplanReport:
-    """Make and store a plan; raises Busy if the plans in effect have changed since the dry run."""
-    from crawler.planning.budget_forecast import plans_in_effect
+    Raises Busy if the plans in effect have changed since the dry run.
+    """
+    from crawler.planning.budget_curve import FEEDS, PAGES
+    from crawler.planning.budget_forecast import curve_of, plans_in_effect, preview_of, request_of
     from crawler.planning.replan import replan_parts
 
+    measure = FEEDS if job.kind in (FEED_CURVE, FEED_PREVIEW, FEED_APPLY) else PAGES
+    if job.kind in (CURVE, FEED_CURVE):
+        return await curve_of(db, config, measure, job.objective, say)
+    assert job.budget is not None
+    if job.kind in (PREVIEW, FEED_PREVIEW):
+        return await preview_of(db, config, measure, job.budget, job.objective, say)
+    request = request_of(measure, job.budget, job.objective, dry_run=False)
     async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
-        if await plans_in_effect(db, config, kind) != list(job.plans):
+        if await plans_in_effect(db, config, measure) != list(job.plans):
             raise Busy(CHANGED)
         (report,) = await replan_parts(db, config, request, say)
         return report
@@ -173,6 +153,7 @@ def simulated(config: Config, job: JobRequest, say: Say) -> Any:
         policy=list(job.policies) or None, budget=[repr(job.budget)] if job.budget else None,
         history="", daily_cap=None, closed_loop=False, replan_every=None, start=None, split=None,
         stop=None, visits_out=None, plot=None, changes=None, pages=None,
+        lists=None, recall=None, false_flags=None, lists_fail=None, seed=None,
     )  # fmt: skip
     simulation = PageSimulation(config, opts)
     say("reading the history")

@@ -146,7 +146,7 @@ ESTIMATES = {
 COUNTS = (
     *map(str, Outcome), "visits", "discovered", "unlisted", "due", "over_cap", "closed",
     "over_limit", "missed_visits", "second_requests", "posts", "edited_posts", "missed_posts",
-    "bytes",
+    "bytes", "pushed", "pushed_refused",
 )  # fmt: skip
 # Other reasons, which spiders may define, are exported as "other" to bound the number of series.
 REASONS = frozenset(

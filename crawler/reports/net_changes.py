@@ -1,6 +1,8 @@
 """Net changes of pages: the unread events of each page, joined, and their difference.
 
-An entry of the inbox is the net change of a page, or the same edit of many pages.
+The net changes that people are told of in one line are folded: those with the same edit, or nearly
+the same, and those of many pages of a category on one day that are new, or whose price fell or
+rose.
 
 Contents are read and compared in batches, and only their differences are kept. They are untrusted,
 so all steps take linear time. The words that an edit added and removed are its identity: an exact
@@ -20,29 +22,29 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from bson import ObjectId
-from typing_extensions import TypedDict
 
 from crawler.dedup.text import normal_text
+from crawler.extract.item_names import name_of
+from crawler.extract.item_values import ValueChange, change_of, values_of
 from crawler.items import Outcome
-from crawler.reports.changes import posts_summary, summary_of
-from crawler.reports.history import DiffBuilder, Segment
-from crawler.storage import change_events, visits
+from crawler.storage import change_events
 from crawler.storage.change_events import NEVER_SEEN, PageState
 from crawler.storage.client import Database, Document
 from crawler.storage.readers import Reader
-from crawler.utils.diff import Matcher
-from crawler.utils.edits import Edit, edits, shown
-from crawler.utils.text import MAX_CHARACTERS, differs, seen_text
-from crawler.utils.urls import common_start
+from crawler.utils.edits import shown
+from crawler.utils.text import MAX_CHARACTERS, seen_text
 
 ChangeKind = Literal["new", "changed", "gone", "back"]
+# How people are told of a change: a change of content is a lower or a higher price, or an edit.
+Told = Literal["new", "lower", "higher", "edited", "back", "gone"]
 FoldKey = tuple[object, ...]
 # Only these fields of older events are kept, because a window has up to 50 events of each page.
+# Minimum number of pages that are told of together although their edits differ.
+MIN_TOGETHER = 4
 OLDER_FIELDS = ("outcome", "diff_size", "posts_new", "posts_edited")
 # Contents before and after a change; None if not stored.
 Contents = tuple[Document | None, Document | None]
@@ -56,8 +58,8 @@ WIDTH, VALUES, SEED = 5, 128, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A net difference between two contents.
+class WordChange:
+    """The words that a net change removed and added: the identity of an edit.
 
     fields:  names of the fields that differ
     removed: words only in the earlier content, in their order; cut at MAX_KEPT characters
@@ -75,8 +77,8 @@ class Difference:
     digest: bytes | None
 
 
-def difference_of(before: Document, after: Document) -> Difference:
-    """Return the net difference between two contents."""
+def word_change(before: Document, after: Document) -> WordChange:
+    """Return the words that one of two contents has more often than the other."""
     fields: list[str] = []
     removed: list[str] = []
     added: list[str] = []
@@ -100,7 +102,7 @@ def difference_of(before: Document, after: Document) -> Difference:
     if edits:
         packed = json.dumps(edits, ensure_ascii=True).encode()
         digest = hashlib.blake2b(packed, digest_size=16).digest()
-    return Difference(
+    return WordChange(
         fields=tuple(fields),
         removed=" ".join(removed)[:MAX_KEPT],
         added=" ".join(added)[:MAX_KEPT],
@@ -121,15 +123,40 @@ def _surplus(words: Sequence[str], others: Sequence[str]) -> list[str]:
     return kept
 
 
-def similar_edits(differences: Sequence[Difference | None]) -> list[int]:
-    """Return for each difference the index of the first one that is nearly the same edit.
+def value_changes(
+    before: Document | None, after: Document | None, kind: ChangeKind
+) -> list[ValueChange]:
+    """Return the short values that differ, prices first; see `NetChange.values`.
 
-    A difference without a similar one, and None, gets its own index.
+    before, after: None: not stored
     """
-    first = list(range(len(differences)))
+    old = {value["name"]: value for value in values_of(before or {})} if kind != "new" else {}
+    new = {value["name"]: value for value in values_of(after or {})} if kind != "gone" else {}
+    if kind in ("changed", "back") and (before is None or after is None):
+        return []
+    found = []
+    for name in {**new, **old}:
+        was, now = old.get(name), new.get(name)
+        change = change_of(name, was, now)
+        # A value that became long, or was, is told of as a text.
+        is_whole = all(
+            value is not None or not (content or {}).get(name)
+            for value, content in ((was, before), (now, after))
+        )
+        if change["before"] != change["after"] and (is_whole or kind in ("new", "gone")):
+            found.append(change)
+    return sorted(found, key=lambda change: not change["is_price"])
+
+
+def similar_edits(changes: Sequence[WordChange | None]) -> list[int]:
+    """Return for each edit the index of the first one that is nearly the same.
+
+    An edit without a similar one, and None, gets its own index.
+    """
+    first = list(range(len(changes)))
     owners: dict[tuple[str, ...], list[int]] = {}
-    sketches = np.empty((len(differences), VALUES), np.uint32)
-    for index, each in enumerate(differences):
+    sketches = np.empty((len(changes), VALUES), np.uint32)
+    for index, each in enumerate(changes):
         if each is None or each.n_words < MIN_WORDS:
             continue
         sketch = _sketch(f"{each.removed}\n{each.added}")
@@ -172,14 +199,43 @@ class NetChange:
 
     before: state of the page before the oldest event
     fields: names of the fields that differ, or of all fields if the earlier content is not stored
+    name:   name of the item
+    values: short values that differ; of a new page all, and of a page that is gone the last ones
     """
 
     events: list[Document]
     before: PageState = NEVER_SEEN
     kind: ChangeKind = "changed"
-    difference: Difference | None = None
+    words: WordChange | None = None
     fields: tuple[str, ...] = ()
     categories: list[str] = field(default_factory=list)
+    name: str = ""
+    values: list[ValueChange] = field(default_factory=list)
+
+    @property
+    def price(self) -> ValueChange | None:
+        """Return the price that changed; None without one."""
+        return next(
+            (value for value in self.values if value["is_price"] and value["direction"]), None
+        )
+
+    @property
+    def told(self) -> Told:
+        """Return how people are told of the change."""
+        if self.kind != "changed":
+            return self.kind
+        price = self.price
+        return "edited" if price is None else price["direction"] or "edited"
+
+    @property
+    def together(self) -> FoldKey | None:
+        """Return a key that is equal for changes that are told together, if they are many."""
+        told = self.told
+        if told not in ("new", "lower", "higher"):
+            return None
+        names = self.price["name"] if self.price and told != "new" else ""
+        category = self.categories[0] if self.categories else ""
+        return self.event["spider"], category, told, names, f"{self.event['at']:%Y-%m-%d}"
 
     @property
     def event(self) -> Document:
@@ -199,8 +255,8 @@ class NetChange:
         site = self.event["spider"]
         if self.kind == "gone":
             return site, "gone", self.event.get("reason"), self.event.get("status")
-        if self.kind == "changed" and self.difference and self.difference.digest:
-            return site, self.difference.digest
+        if self.kind == "changed" and self.words and self.words.digest:
+            return site, self.words.digest
         return site, self.event["target"]
 
     @property
@@ -211,8 +267,8 @@ class NetChange:
     @property
     def size(self) -> int:
         """Return the characters that the change removed and added."""
-        if self.difference is not None:
-            return self.difference.size
+        if self.words is not None:
+            return self.words.size
         return sum(row.get("diff_size") or 0 for row in self.events)
 
     def shorten(self) -> None:
@@ -288,9 +344,12 @@ async def _compare(db: Database, changes: dict[object, NetChange]) -> Compared:
     def add_differences() -> None:
         for net, (before, after) in zip(nets, contents, strict=True):
             net.fields = tuple(after or ())
+            net.name = name_of(after or before, net.event["target"])
+            last = after or before if net.kind == "gone" else before
+            net.values = value_changes(last, after, net.kind)
             if before is not None and after is not None and net.kind != "gone":
-                net.difference = difference_of(before, after)
-                net.fields = net.difference.fields
+                net.words = word_change(before, after)
+                net.fields = net.words.fields
 
     await asyncio.to_thread(add_differences)
     return Compared(changes, n_bytes)
@@ -314,229 +373,3 @@ async def _read_contents(db: Database, nets: Sequence[NetChange]) -> tuple[list[
 
 def _key(event: Document) -> str:
     return f"{event['spider']} {event['target']}"
-
-
-# Characters.
-MAX_TITLE, MAX_EDIT_CHARACTERS = 200, 300
-# Places of a page that an entry shows.
-MAX_EDITS = 3
-# Pages of an entry that are listed.
-MAX_LISTED = 20
-SAME_CONTENT = "the same content as before"
-# Characters of a field that are compared word by word for display, in about 50 ms.
-MAX_COMPARED = 100_000
-# Pairs of words that the comparison of a page may compare.
-WORD_PAIRS = 50_000_000
-# Characters of unchanged text around an edit, and of all parts of a field.
-CONTEXT, MAX_SHOWN = 120, 20_000
-
-
-class ChangedPage(TypedDict):
-    """A page of an entry."""
-
-    event: str
-    """Id of the newest visit that found a change."""
-    url: str
-    """URL of the page, or `cell:NAME`."""
-    at: datetime
-    """Time of that visit."""
-
-
-class EntryEdit(TypedDict):
-    """A place where a page differs."""
-
-    name: str
-    """Name of the field."""
-    before: str | None
-    """Text before, with whole words, some unchanged ones around them, and cut if it is long; null
-    if there was nothing."""
-    after: str | None
-    """The same after the change."""
-
-
-class Entry(TypedDict):
-    """A net change of a page since the reader last looked, or the same edit of many pages."""
-
-    id: str
-    """Id of the newest visit that found the change."""
-    at: datetime
-    """Time of that visit."""
-    kind: ChangeKind
-    """`new`, `changed`, `gone`, or `back` after it was gone."""
-    site: str
-    """Name of the site."""
-    url: str
-    """URL of the page, or `cell:NAME`; of several pages, the one that changed last."""
-    title: str
-    """Title of the page; empty if it has none."""
-    summary: str
-    """What changed, in one line; empty if it is not known."""
-    fields: list[str]
-    """Names of the fields that differ; empty if the contents are not stored."""
-    edits: list[EntryEdit]
-    """Places that differ, at most three; empty if the contents are not stored."""
-    more_edits: int
-    """Number of further places."""
-    size: int
-    """Characters of the words that were removed and added."""
-    visits: int
-    """Number of unread visits that found changes of the page, at most 50."""
-    categories: list[str]
-    """Categories of the page."""
-    page_count: int
-    """Number of pages with this edit or nearly the same one, at most 1,000."""
-    common_url: str
-    """The beginning that the URLs of all these pages share; of one page, its URL."""
-    pages: list[ChangedPage]
-    """Pages with this edit, the last changed first, at most 20."""
-    events: list[str]
-    """For each page with this edit, the id of the newest visit that found a change."""
-
-
-async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents) -> Entry:
-    """Return the entry of changes with the same edit, the newest first.
-
-    contents: contents before and after the newest change
-    """
-    net = group[0]
-    event = net.event
-    after = contents[1] or {}
-    difference = net.difference
-    places: list[Edit] = []
-    more = 0
-    if difference is not None:
-        places, more = await asyncio.to_thread(edits, *contents, MAX_EDITS, MAX_EDIT_CHARACTERS)
-    elif net.kind == "new":
-        # Its values besides the title and texts, which the entry has no room for.
-        values = {n: v for n, v in after.items() if n not in ("title", "main_text", "links")}
-        places, more = edits(None, values, MAX_EDITS, MAX_EDIT_CHARACTERS)
-    return {
-        "id": str(event["_id"]),
-        "at": event["at"],
-        "kind": net.kind,
-        "site": event["spider"],
-        "url": event["target"],
-        "title": str(after.get("title") or "")[:MAX_TITLE],
-        "summary": await _summary(db, net, contents),
-        "fields": list(net.fields) if difference or net.kind == "new" else [],
-        "edits": [{"name": e.name, "before": e.before, "after": e.after} for e in places],
-        "more_edits": more,
-        "size": net.size,
-        "visits": len(net.events),
-        "categories": net.categories,
-        "page_count": len(group),
-        "common_url": common_start([each.event["target"] for each in group]),
-        "pages": [changed_page(each) for each in group[:MAX_LISTED]],
-        "events": [str(each.event["_id"]) for each in group],
-    }
-
-
-def changed_page(net: NetChange) -> ChangedPage:
-    """Return a page as it is listed in entries."""
-    return {"event": str(net.event["_id"]), "url": net.event["target"], "at": net.event["at"]}
-
-
-async def _summary(db: Database, net: NetChange, contents: Contents) -> str:
-    event = net.event
-    if net.kind == "gone":
-        return str(event.get("reason") or f"status {event.get('status')}")
-    if any("posts_new" in row for row in net.events):
-        titles = await visits.titles(db, event)
-        new, edited = (
-            sum(row.get(name) or 0 for row in net.events) for name in ("posts_new", "posts_edited")
-        )
-        return posts_summary(new, edited, titles)
-    if net.is_same and net.kind != "new":
-        return SAME_CONTENT
-    return summary_of(*contents, net.size, is_new=net.kind == "new")
-
-
-MAX_FIELDS = 50
-# Outcomes of events; any other means that a page that was gone is back.
-OUTCOMES = ("new", "changed", "gone")
-
-
-class FieldChange(TypedDict):
-    """A field that differs."""
-
-    name: str
-    """Name of the field."""
-    parts: list[Segment]
-    """Its text before and after, in parts."""
-    truncated: bool
-    """Whether a part of the difference was left out because it is too long."""
-
-
-class VisitSeen(TypedDict):
-    """A visit that found a change."""
-
-    at: datetime
-    """Time of the visit."""
-    outcome: str
-    """Result of the visit."""
-
-
-class PageChange(TypedDict):
-    """The net change of a page since the reader last looked."""
-
-    entry: Entry
-    """The change as the inbox lists it."""
-    fields: list[FieldChange]
-    """Fields that differ, at most 50; empty if the contents are not stored."""
-    is_stored: bool
-    """Whether the contents before and after are stored."""
-    visits: list[VisitSeen]
-    """Visits that found changes, newest first."""
-
-
-async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChange | None:
-    """Return the change of a page up to an event; None if there is no such event.
-
-    If the reader has read the event, it is compared with the visit before it.
-    """
-    rows = await change_events.by_ids(db, [event])
-    if not rows:
-        return None
-    (row,) = rows
-    is_read = reader.has_read(row["spider"], row["target"], row["at"])
-    joined = await net_changes(db, reader, rows, row["at"], joins_visits=not is_read)
-    net = joined.changes.get(event)
-    if net is None:
-        unjoined = await net_changes(db, reader, rows, row["at"], joins_visits=False)
-        net = unjoined.changes[event]
-    (contents,) = await contents_of(db, [net])
-    before, after = contents
-    first, second = before or {}, after or {}
-    if net.kind == "gone":
-        first, second = {}, {}
-    fields = await asyncio.to_thread(_field_changes, first, second)
-    return {
-        "entry": await entry_of(db, [net], contents),
-        "fields": fields,
-        "is_stored": after is not None and (before is not None or net.kind == "new"),
-        "visits": [
-            {
-                "at": each["at"],
-                "outcome": each["outcome"] if each["outcome"] in OUTCOMES else "back",
-            }
-            for each in net.events
-        ],
-    }
-
-
-def _field_changes(before: Document, after: Document) -> list[FieldChange]:
-    names = [name for name in {**before, **after} if differs(before.get(name), after.get(name))]
-    matcher = Matcher(WORD_PAIRS)
-    return [
-        field_change(name, before.get(name), after.get(name), matcher)
-        for name in names[:MAX_FIELDS]
-    ]
-
-
-def field_change(name: str, before: Any, after: Any, matcher: Matcher) -> FieldChange:
-    """Return the change of a field, compared by word."""
-    old, new = shown(before), shown(after)
-    builder = DiffBuilder(matcher, MAX_SHOWN, CONTEXT)
-    parts = list(builder.words(old[:MAX_COMPARED], new[:MAX_COMPARED]))
-    truncated = builder.is_full or max(len(old), len(new)) > MAX_COMPARED
-    return {"name": name, "parts": parts, "truncated": truncated}

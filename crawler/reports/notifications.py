@@ -13,10 +13,17 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import Rule, read_keys
-from crawler.notify.channels import Channel, valid_channels
+from crawler.notify.channels import Channel
 from crawler.notify.rounds import PreviewedMessage, preview
-from crawler.notify.rules import RuleSet
-from crawler.storage import change_events, notification_rules, outbox, targets
+from crawler.notify.rules import NO_RULES, RuleSet
+from crawler.notify.stored_channels import all_channels
+from crawler.storage import (
+    change_events,
+    notification_channels,
+    notification_rules,
+    outbox,
+    targets,
+)
 from crawler.storage.client import Database
 from crawler.storage.outbox import ChannelState
 from crawler.utils.text import amount
@@ -38,6 +45,8 @@ class ChannelReport(TypedDict):
     """Limits of the channel, each in words."""
     problem: str
     """Why nothing can be delivered; empty without a problem."""
+    is_stored: bool
+    """Whether it was made in the web app; else it is written in `notify.toml`."""
     messages: ChannelState
     """Numbers and times of its messages."""
 
@@ -81,37 +90,47 @@ class ChannelAlert(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """The channels of `notify.toml`. broken: the problem of each invalid one, by name.
+    """The channels of `notify.toml` and of the web app.
 
+    broken:  the problem of each invalid one, by name
     problem: why the file cannot be read; empty if it can
+    stored:  names of those of the web app
     """
 
     channels: dict[str, Channel]
     broken: dict[str, str]
     problem: str = ""
+    stored: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, file: Path) -> Defined:
-        """Read the file. Problems contain only the name of the file, not its path."""
+    async def read(cls, db: Database, file: Path) -> Defined:
+        """Read all channels. Problems contain only the name of the file, not its path."""
+        names = await notification_channels.names(db)
         try:
-            return cls(*valid_channels(read_keys(file), file.name))
+            channels, broken = await all_channels(db, file)
+            in_file = read_keys(file).get("channels") or {}
         except ConfigError as error:
             return cls({}, {}, str(error).replace(str(file), file.name))
+        shown = {name: text.replace(str(file), file.name) for name, text in broken.items()}
+        stored = frozenset(name for name in names if name not in in_file)
+        return cls(channels, shown, stored=stored)
 
     def problem_of(self, name: str) -> str:
         """Return why nothing can be delivered to a channel; empty if it is valid."""
         if name in self.channels:
             return ""
-        return self.broken.get(name) or self.problem or "the channel is not in notify.toml"
+        return self.broken.get(name) or self.problem or "there is no channel with this name"
 
 
 async def notifications(db: Database, file: Path) -> NotificationsReport:
     """Return all channels and rules, even if `notify.toml` is invalid."""
-    defined, problems = Defined.read(file), []
+    defined, problems = await Defined.read(db, file), []
     try:
         rules = await RuleSet.read(db, file)
         lines = rules.problems(await targets.spiders(db))
-        problems += [line for line in lines if line not in rules.broken.values()]
+        # The page says in its own words that there are no rules.
+        known = {*rules.broken.values(), NO_RULES}
+        problems += [line for line in lines if line not in known]
     except ConfigError as error:
         cause = str(error).replace(str(file), file.name)
         problems.append(f"Nothing is delivered until this is corrected: {cause}")
@@ -140,13 +159,14 @@ async def channel_report(db: Database, defined: Defined, name: str) -> ChannelRe
         "receiver": "" if channel is None else _receiver(channel),
         "limits": [] if channel is None else _limits(channel),
         "problem": defined.problem_of(name),
+        "is_stored": name in defined.stored,
         "messages": await outbox.state_of(db, name, outbox.FEW_COUNTED),
     }
 
 
 async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
     """Return the channels with dead letters, and those to which nothing can be delivered."""
-    defined = Defined.read(file)
+    defined = await Defined.read(db, file)
     failing: list[ChannelAlert] = []
     for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
         dead, (is_broken, reason) = (
@@ -169,7 +189,7 @@ async def preview_rule(
     rule: key of a rule, or a rule that is not stored. Raises ConfigError for an unknown key.
     """
     if isinstance(rule, Rule):
-        defined = Defined.read(config.notify_file)
+        defined = await Defined.read(db, config.notify_file)
         rules = RuleSet((rule,), {}, defined.channels)
         return await preview(db, config, rules, last, rule.name, now)
     rules = await RuleSet.read(db, config.notify_file)
@@ -191,6 +211,8 @@ def _limits(channel: Channel) -> list[str]:
     words = [f"at most {amount(channel.max_per_hour)} an hour"]
     if channel.digest is not None:
         words.append(f"digest every {channel.digest}")
+    if channel.together and channel.digest is None:
+        words.append("one message for all events of a rule")
     if channel.quiet_hours is not None:
         words.append(f"quiet {channel.quiet_hours} ({channel.timezone})")
     if channel.debounce_minutes:

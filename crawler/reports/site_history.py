@@ -18,10 +18,13 @@ from typing_extensions import TypedDict
 
 from crawler.items import FAILED, Outcome
 from crawler.planning.report import requests, sums
+from crawler.reports.items import described
 from crawler.storage import change_events, site_queries, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import PART, Key, resting
 from crawler.storage.sites import Site
+from crawler.utils.shapes import copied
+from crawler.utils.urls import target_id
 from schedules.history import CHANGE, Floats
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -306,8 +309,12 @@ class SiteVisit(TypedDict):
 
     at: datetime
     """Time of the response."""
+    id: str
+    """Id of the target in URLs, such as `/api/v1/targets/ID`."""
     url: str
     """URL of the target, or `cell:NAME`."""
+    name: str
+    """Name of an item: its title, or what its URL says of it."""
     outcome: str
     """Result of the visit."""
     reason: str | None
@@ -368,17 +375,14 @@ async def site_visits(
     part = await site_queries.page_of_visits(
         db, site.name, times, place, limit, only_events=wanted.only_events
     )
+    names = await described(db, [(site.name, row["target"]) for row in part.rows])
     rows: list[SiteVisit] = [
         {
-            "at": row["at"],
+            **copied(SiteVisit, row),
+            "id": target_id(f"{site.name} {row['target']}"),
             "url": row["target"],
-            "outcome": row["outcome"],
-            "reason": row.get("reason"),
-            "status": row.get("status"),
-            "elapsed_ms": row.get("elapsed_ms"),
-            "event": bool(row.get("event")),
-            "diff_size": row.get("diff_size", 0),
+            "name": name,
         }
-        for row in part.rows
+        for row, (name, _) in zip(part.rows, names, strict=True)
     ]
     return SiteVisits(rows, part.last)

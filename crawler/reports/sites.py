@@ -17,11 +17,13 @@ from crawler.reports.site_history import VisitCounts
 from crawler.storage import leases, site_queries, sites
 from crawler.storage.client import Database
 from crawler.storage.site_queries import SiteState
-from crawler.storage.sites import Site
+from crawler.storage.sites import Marks, Site
+from crawler.utils.shapes import copied
 
 DAY = timedelta(days=1)
 WEEK_DAYS = 7
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 40
+MAX_TITLE = 100
 SiteKind = Literal["site", "feeds", "cells"]
 # By the first kind of its targets.
 SITE_KINDS: Mapping[Kind | None, SiteKind] = {Kind.CELL: "cells", Kind.FEED: "feeds"}
@@ -70,6 +72,8 @@ class BoardSite(TypedDict):
 
     name: str
     """Name of the site."""
+    title: str
+    """Name that people see: one that users gave it, or else `name`."""
     kind: SiteKind
     """`feeds` or `cells` for the spiders of feeds and cells, else `site`."""
     tags: list[str]
@@ -130,21 +134,23 @@ class SiteMarks(TypedDict):
     """Time since which the service starts no runs of the site; null: not paused."""
     tags: list[str]
     """Tags of the site."""
+    title: str
+    """Name that people see: one that users gave it, or else `name`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFilter:
-    """Conditions on the sites of the board; None: all. text: part of the name or of a tag."""
+    """Conditions on the sites of the board; None: all. text: part of a name or of a tag."""
 
     text: str | None = None
     tag: str | None = None
 
-    def matches(self, name: str, tags: Sequence[str]) -> bool:
+    def matches(self, name: str, marks: Marks) -> bool:
         """Return whether a site fulfills the conditions."""
-        if self.tag is not None and self.tag not in tags:
+        if self.tag is not None and self.tag not in marks.tags:
             return False
         text = (self.text or "").casefold()
-        return any(text in value.casefold() for value in (name, *tags))
+        return any(text in value.casefold() for value in (name, marks.title, *marks.tags))
 
 
 async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts) -> SiteFigures:
@@ -169,11 +175,8 @@ async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts
     requests = sum(each.requests for hour, each in hours.items() if hour >= now - DAY)
     week = list(by_day.values())
     return {
+        **copied(SiteFigures, numbers),
         "at": now,
-        "targets": numbers.targets,
-        "due": numbers.due,
-        "overdue": numbers.overdue,
-        "errors": numbers.errors,
         "requests_last_day": requests,
         "today": week[-1],
         "week": week,
@@ -200,6 +203,7 @@ def board_site(
         reason = "interrupted"
     return {
         "name": state.name,
+        "title": state.marks.title or state.name,
         "kind": SITE_KINDS.get(state.kind, "site"),
         "tags": list(state.marks.tags),
         "paused_at": state.marks.paused_at,
@@ -252,7 +256,18 @@ async def progress_of(db: Database, name: str, since: datetime, now: datetime) -
 async def marks_of(db: Database, name: str) -> SiteMarks:
     """Return what users set for a site."""
     marks = (await sites.marks(db)).get(name, site_queries.NO_MARKS)
-    return {"name": name, "paused_at": marks.paused_at, "tags": list(marks.tags)}
+    return {
+        "name": name, "paused_at": marks.paused_at, "tags": list(marks.tags),
+        "title": marks.title or name,
+    }  # fmt: skip
+
+
+def checked_title(text: str) -> str:
+    """Return a name that people see, without extra spaces; raises ConfigError."""
+    title = " ".join(text.split())
+    if len(title) > MAX_TITLE or not title.isprintable():
+        raise ConfigError(f"title: at most {MAX_TITLE} printable characters")
+    return title
 
 
 def tags_of(text: str) -> list[str]:
@@ -312,7 +327,7 @@ async def failures_of(db: Database, name: str) -> list[FailureGroup]:
 
 
 def _example(row: dict[str, Any]) -> FailureExample:
-    return {"url": row["url"], "at": row.get("at"), "status": row.get("status")}
+    return copied(FailureExample, row)
 
 
 async def known_site(db: Database, name: str) -> Site:

@@ -6,7 +6,7 @@ The id of a target in URLs is its `_id` (spider and URL) in base64.
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,16 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, suggestion_or_all
-from crawler.extract.prices import read_number, read_price
+from crawler.extract.item_names import NAMES
+from crawler.extract.item_values import Value, number_of
 from crawler.items import CELL, Kind
+from crawler.reports.items import described
 from crawler.storage import leases, plans, posts, target_queries, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
+from crawler.utils.shapes import copied
 from crawler.utils.text import period
 from crawler.utils.urls import is_http, target_id, target_key
 
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000
 # Maximum number of fields to draw.
+# Versions of an item, and changes, from which a spark line is drawn.
+MAX_RECENT = 8
 MAX_SERIES = 8
-# A text with one number and little else, such as a price without a type in the site definition.
-ONE_NUMBER = re.compile(r"[^\d\n]{0,6}\d[\d.,'\u00a0\u202f]*[^\d\n]{0,6}")
 
 
 class IntervalLimits(TypedDict):
@@ -59,6 +62,10 @@ class TargetSummary(TypedDict):
     """Outcome of the last visit; null before the first."""
     visited_at: datetime | None
     """Time of the last visit; null before the first."""
+    name: str
+    """Name of an item: its title, or what its URL says of it."""
+    values: list[Value]
+    """Fields of an item that fit on a line, without its name; empty for other targets."""
 
 
 class FoundTargets(TypedDict):
@@ -161,22 +168,24 @@ async def search(db: Database, config: Config, text: str, spider: str | None) ->
     is_name = text.startswith(CELL) or not is_http(text)
     names = [text] if is_name else list(dict.fromkeys([text, *names_of(text, config)]))
     if exact := await targets.of_url(db, names, spider):
-        return {"exact": [_summary(row) for row in exact], "near": []}
+        return {"exact": await _summaries(db, exact), "near": []}
     near = await target_queries.find_by_prefix(db, names, spider)
     if not near and not is_name:
         near = await targets.of_url(db, await nearest(db, text, ("targets",)), spider)
-    return {"exact": [], "near": [_summary(row) for row in near]}
+    return {"exact": [], "near": await _summaries(db, near)}
 
 
-def _summary(row: Document) -> TargetSummary:
-    return {
-        "id": target_id(row["_id"]),
-        "spider": row["spider"],
-        "url": row["url"],
-        "kind": row["kind"],
-        "outcome": row.get("outcome"),
-        "visited_at": row.get("visited_at"),
-    }
+async def _summaries(db: Database, rows: Sequence[Document]) -> list[TargetSummary]:
+    found = await described(db, [(row["spider"], row["url"]) for row in rows])
+    return [
+        {
+            **copied(TargetSummary, row),
+            "id": target_id(row["_id"]),
+            "name": name,
+            "values": values,
+        }
+        for row, (name, values) in zip(rows, found, strict=True)
+    ]
 
 
 def problems_of_limits(target: Document, limits: IntervalLimits, config: Config) -> dict[str, str]:
@@ -269,23 +278,55 @@ async def _forget_spider(
         raise ConfigError(f"{error.without_ending}. {hint}") from None
 
 
-async def series_of(db: Database, spider: str, url: str) -> list[Series]:
-    """Return the fields of a target whose values are numbers that changed, at most MAX_SERIES.
+async def series_of(
+    db: Database, spider: str, url: str, *, only_changed: bool = True
+) -> list[Series]:
+    """Return the fields of a target whose values are numbers, at most MAX_SERIES.
+
+    only_changed: whether numbers that never changed are left out
 
     Uses the newest MAX_POINTS versions, and as many visits that found another version.
     """
     rows = await posts.short_values(db, spider, url)
+    # A page may return to earlier content, which is stored as a version only once.
+    changes = await posts.content_changes(db, spider, url)
+    least = 2 if only_changed else 1
+    found = [each for each in _series_in(rows, changes) if len(each["points"]) >= least]
+    return found[:MAX_SERIES]
+
+
+async def recent_series(
+    db: Database, spider: str, ids: Sequence[str], since: datetime
+) -> dict[str, dict[str, Series]]:
+    """Return for items, by field, the numbers that changed since a time.
+
+    The first point is the number at that time. Uses the newest MAX_RECENT versions and changes of
+    each item.
+    """
+    found: dict[str, dict[str, Series]] = {}
+    for row in await posts.newest_values(db, spider, ids, MAX_RECENT) if ids else ():
+        of_item = found.setdefault(row["_id"], {})
+        for series in _series_in(row["versions"], row["changes"]):
+            points = series["points"]
+            n_earlier = sum(point["at"] <= since for point in points)
+            kept = points[max(0, n_earlier - 1) :]
+            if n_earlier < len(points) and len(kept) > 1:
+                of_item[series["name"]] = {**series, "points": kept}
+    return found
+
+
+def _series_in(rows: Sequence[Document], changes: Sequence[Document]) -> list[Series]:
+    """Return the numbers in versions over time. changes: visits that found another version."""
     numbers = {
         row["content_hash"]: {
             pair["k"]: number
             for pair in row["values"]
-            if (number := _number(pair["v"])) is not None
+            # A name such as `Lamp 23` is no number.
+            if pair["k"] not in NAMES and (number := number_of(pair["v"])) is not None
         }
         for row in rows
     }
     times = {(row["at"], row["content_hash"]) for row in rows}
-    # A page may return to earlier content, which is stored as a version only once.
-    changes = await posts.content_changes(db, spider, url)
     times |= {(row["at"], row["content_hash"]) for row in changes if row.get("content_hash")}
     by_name: dict[str, Series] = {}
     for at, content_hash in sorted(times):
@@ -294,20 +335,4 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
             series["unit"] = unit if series["unit"] == unit else None
             if not series["points"] or series["points"][-1]["value"] != value:
                 series["points"].append({"at": at, "value": value})
-    changed = [series for series in by_name.values() if len(series["points"]) > 1]
-    return changed[:MAX_SERIES]
-
-
-def _number(value: Any) -> tuple[float, str | None] | None:
-    """Return the number in a value, with the currency of a price; None without a number."""
-    if isinstance(value, str):
-        if ONE_NUMBER.fullmatch(value.strip()) is None:
-            return None
-        price = read_price(value)
-        value = price if price is not None and price["currency"] else read_number(value)
-    if isinstance(value, dict):
-        number, currency = value.get("amount"), value.get("currency")
-        if isinstance(number, int | float) and isinstance(currency, str | None):
-            return float(number), currency
-        return None
-    return (float(value), None) if isinstance(value, int | float) else None
+    return list(by_name.values())

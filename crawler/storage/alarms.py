@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from crawler.items import Breakage, Wanted
 from crawler.storage.client import Database, Document, count_by, in_batches, write_all
 from crawler.storage.targets import ALIVE
+from crawler.utils.shapes import copied
 from crawler.utils.text import count
 
 SILENT, BROKEN = "silent", "broken"
@@ -235,17 +236,4 @@ async def open_alarms(
     """Return the open alarms of some spiders, of all if None; the least probable ones first."""
     query = OPEN if spiders is None else OPEN | {"spider": {"$in": list(spiders)}}
     cursor = db.alarms.find(query).sort([("chance", ASCENDING), ("_id", ASCENDING)]).limit(limit)
-    return [
-        {
-            "spider": row["spider"],
-            "target": row["target"],
-            "field": row.get("field", ""),
-            "event": row["event"],
-            "at": row["at"],
-            "since": row["since"],
-            "expected_at": row.get("expected_at"),
-            "chance": row["chance"],
-            "text": row["text"],
-        }
-        async for row in cursor
-    ]
+    return [{**copied(AlarmReport, row), "field": row.get("field", "")} async for row in cursor]

@@ -1,4 +1,6 @@
-"""Queries for the inbox of changes and for notifications: events of the change log and their pages.
+"""Queries for the inbox of changes and for notifications: events that people are told of.
+
+These are the events of the change log that are news; see `crawler.storage.visits.is_news`.
 
 Visits and alarms that notification rules select are stored with a mark (`notify`), which is removed
 once their messages are stored.
@@ -23,8 +25,8 @@ from crawler.utils.time import EPOCH
 # Lower than all ids: sorted newest first, no event at the same time comes after it.
 FIRST_ID = ObjectId("0" * 24)
 NEWEST_FIRST = [("at", -1), ("_id", -1)]
-BY_TIME = [("event", 1), ("at", 1), ("_id", 1)]
-BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
+BY_TIME = [("news", 1), ("at", 1), ("_id", 1)]
+BY_SITE = [("news", 1), ("spider", 1), ("at", 1), ("_id", 1)]
 BATCH = 1000
 # Maximum number of sites whose events the server merges; each adds a branch to the query.
 MAX_MERGED = 200
@@ -79,14 +81,14 @@ async def newest(
     span: Document = {"$lte": until if after is None else min(until, after[0])}
     if reader.read_until is not None:
         span["$gt"] = reader.read_until
-    query: Document = {"event": True, "at": span}
+    query: Document = {"news": True, "at": span}
     if after is not None:
         # The bound above is a part of the key, so that the index begins there.
         query["$nor"] = [{"at": after[0], "_id": {"$gte": after[1]}}]
     hint = BY_TIME
     if spider is not None:
         query, hint = query | {"spider": spider}, BY_SITE
-    elif reader.sites:
+    elif reader.sources:
         query, hint = _by_site(query, reader, await db.targets.distinct("spider"))
     cursor = db.visits.find(query, FIELDS, hint=hint).sort(NEWEST_FIRST).limit(limit + 1)
     rows = await cursor.to_list(None)
@@ -104,19 +106,19 @@ def _by_site(
     the events of all sites instead, and drops those that the reader has read.
     """
     if len(spiders) > MAX_MERGED:
-        read = [{"spider": name, "at": {"$lte": at}} for name, at in reader.sites.items()]
+        read = [{"spider": name, "at": {"$lte": at}} for name, at in reader.sources.items()]
         return query | {"$nor": [*query.get("$nor", ()), *read]}, BY_TIME
     branches = []
     for name in spiders:
-        times = [at for at in (reader.read_until, reader.sites.get(name)) if at is not None]
-        since = {"$gt": max(times)} if times else {}
+        until = reader.until_of(name)
+        since = {} if until is None else {"$gt": until}
         branches.append(query | {"spider": name, "at": query["at"] | since})
     return {"$or": branches} if branches else query, BY_SITE if branches else BY_TIME
 
 
 async def oldest(db: Database, since: datetime | None, until: datetime, limit: int) -> Rows:
     """Return events after `since` and up to `until`, oldest first."""
-    query: Document = {"event": True, "at": {"$lte": until}}
+    query: Document = {"news": True, "at": {"$lte": until}}
     if since is not None:
         query["at"]["$gt"] = since
     fields = {"spider": 1, "target": 1, "at": 1}
@@ -131,7 +133,7 @@ async def count(
     until: datetime | None = None,
 ) -> int:
     """Return the number of events after `since`, at most `limit`. until: count up to this time."""
-    query: Document = {"event": True}
+    query: Document = {"news": True}
     if spider is not None:
         query["spider"] = spider
     # A comparison needs only the index; `$exists` would read the documents.
@@ -143,7 +145,7 @@ async def places(
     db: Database, since: datetime | None, limit: int, spider: str | None = None
 ) -> AsyncIterator[tuple[str, str, datetime]]:
     """Yield spider, target and time of the events after `since`, newest first, at most `limit`."""
-    query: Document = {"event": True, "at": {"$gt": since or EPOCH}}
+    query: Document = {"news": True, "at": {"$gt": since or EPOCH}}
     hint = BY_TIME if spider is None else BY_SITE
     if spider is not None:
         query["spider"] = spider
@@ -169,7 +171,7 @@ async def of_pages(
     """
     span: Document = {"$lte": until} if since is None else {"$gt": since, "$lte": until}
     stages: list[Document] = [
-        {"$match": {"event": True, "at": span} | OF_SPIDER},
+        {"$match": {"news": True, "at": span} | OF_SPIDER},
         {"$sort": {"at": -1}},
         {"$limit": MAX_JOINED},
         {"$project": FIELDS},
@@ -323,7 +325,7 @@ async def marked(db: Database, limit: int = MAX_MARKED) -> list[MarkedEvent]:
 async def newest_of_all(db: Database, limit: int) -> list[MarkedEvent]:
     """Return the newest events of all sites, with alarms, whether marked or not, newest first."""
     events: list[MarkedEvent] = []
-    for source, query in (("visits", {"event": True}), ("alarms", {})):
+    for source, query in (("visits", {"news": True}), ("alarms", {})):
         cursor = db[source].find(query).sort(NEWEST_FIRST).limit(limit)
         events += [MarkedEvent(source, row) async for row in cursor]
     events.sort(key=lambda event: (event.row["at"], event.key), reverse=True)

@@ -98,7 +98,7 @@ SKEW_SECONDS = 5.0
 # MongoDB reports whole milliseconds.
 CLOCK_RESOLUTION_SECONDS = 0.001
 # The version of the stored data. Every command checks it, and `schema` is slow to import.
-VERSION = 3
+VERSION = 5
 # The document of `meta` with the version. While restored collections replace the current ones, it
 # also has their names.
 META: Document = {"_id": "schema"}

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats, Ints, offsets
+from schedules.history import Ints, offsets
 
 Number = TypeVar("Number", bound=np.generic)
 Keys = NDArray[np.uint64]
@@ -71,24 +71,17 @@ def _digests(texts: Iterable[bytes]) -> Keys:
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
-class Choices(NamedTuple):
-    """Hold n texts with few distinct values. rows: (n,) place of each text in the table."""
+class Names(NamedTuple):
+    """Hold n names with few distinct values. rows: (n,) place of each in the table, -1: none."""
 
     table: Sequence[str]
     rows: Ints
 
 
-class Arrays(NamedTuple):
-    """Hold an array for each of n rows. first: (n + 1,) offsets into the values."""
-
-    first: Ints
-    values: NDArray[np.integer] | Choices
-
-
+# Joins names into one; no name contains it.
+BETWEEN = "\0"
 # Factor by which a full column grows.
 GROWTH = 1.5
-# One value for all rows, or one for each.
-Column = str | Floats | NDArray[np.integer] | Choices | Arrays
 
 
 class NumberColumn(Generic[Number]):
@@ -148,27 +141,16 @@ class NameColumn:
 
     def add(self, names: Iterable[str | None]) -> None:
         """Append names; None becomes -1."""
-        numbers = self._numbers
-        self._rows.add(
-            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-        )
+        self._rows.add([self._number(name) for name in names])
+
+    def extend(self, names: Names) -> None:
+        """Append names; those without a text become -1."""
+        numbers = [self._number(name or None) for name in names.table]
+        self._rows.add(np.array([*numbers, -1], np.int32)[names.rows])
+
+    def _number(self, name: str | None) -> int:
+        return -1 if name is None else self._numbers.setdefault(name, len(self._numbers))
 
     def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         """Return the names, and for each row the number of its name, -1 for none."""
         return tuple(self._numbers), self._rows.finish()
-
-    def finish_split(
-        self, between: str, count: int
-    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """Split every name into `count` parts, and return each part as `finish` does.
-
-        Empty parts get -1. Without any name, all parts have no names.
-        """
-        texts, row = self.finish()
-        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
-        columns = []
-        for part in list(parts) or [()] * count:
-            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
-            numbers = np.array([names.get(name, -1) for name in part], np.int32)
-            columns.append((tuple(names), numbers[row]))
-        return columns

@@ -1,8 +1,7 @@
-"""`reading`: which posts of feeds each reader has read, and the unread posts, newest first.
+"""The unread posts of feeds, newest first, and the marks of those that a user has read.
 
-The state is bounded. For each reader and feed it has a time, until which all posts are read, and
-the ids of at most MAX_READ later posts that are read. The entry for all feeds has only a time.
-Posts that Freshet first saw more than MAX_DAYS ago count as read.
+Posts that Freshet first saw more than MAX_DAYS ago count as read. If a user reads more posts one by
+one than a reader can mark, all posts until the middle one of them become read.
 
 A near-duplicate of a post in the same view is folded: only the original is shown. Pages scan posts
 by the time when Freshet first saw them, so that stated dates cannot hide or repeat a post. Stated
@@ -11,19 +10,19 @@ dates order the posts of one visit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pymongo import UpdateOne
-
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Database, Document, write_all
+from crawler.storage import readers
+from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, read_page
 from crawler.storage.posts import count_copies
+from crawler.storage.readers import Reader
+from crawler.storage.users import posts_reader
 
 MAX_DAYS = 60
-MAX_READ = 300
 # Maximum number of posts that a page scans for posts to show, and posts in a batch.
 SCANNED, BATCH = 4000, 250
 # Maximum number of posts among which unread posts are counted.
@@ -35,45 +34,10 @@ EXCERPT = 300
 # A visit may find many posts, the first visit of a feed all of them: the newest come first.
 NEWEST_FIRST = (("first_seen", -1), ("published", -1), ("_id", -1))
 FEED_POSTS: Document = {"guid": {"$exists": True}}
-ALL_FEEDS = ""
 FIELDS = (
     "spider", "feed", "title", "url", "published", "first_seen", "changed_at", "duplicate_of",
     "cluster",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FeedReading:
-    """The read posts of a feed. until: all posts first seen by then; read: ids of later ones."""
-
-    until: datetime
-    read: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The posts a reader has read. until: in all feeds; feeds: of each feed, by its `_id`."""
-
-    reader: str
-    until: datetime
-    feeds: Mapping[str, FeedReading] = field(default_factory=dict)
-
-    def has_read(self, post: Document) -> bool:
-        """Return whether a post is read."""
-        if post["first_seen"] <= self.until:
-            return True
-        of_feed = self.feeds.get(feed_of(post))
-        return of_feed is not None and (
-            post["first_seen"] <= of_feed.until or post["_id"] in of_feed.read
-        )
-
-    def until_of(self, view: View) -> datetime:
-        """Return the time until which the reader has read all posts of a view."""
-        if view.feeds is None:
-            return self.until
-        nothing = FeedReading(self.until)
-        times = [self.feeds.get(key, nothing).until for key in view.feeds]
-        return max(self.until, min(times, default=self.until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +82,18 @@ def feed_of(post: Document) -> str:
     return f"{post['spider']} {post['feed']}"
 
 
-async def reading_of(db: Database, reader: str, now: datetime) -> Reading:
-    """Return the posts that a reader has read."""
-    until, feeds = now - timedelta(days=MAX_DAYS), {}
-    async for row in db.reading.find({"reader": reader}):
-        if row["feed"] == ALL_FEEDS:
-            until = max(until, row["until"])
-        else:
-            feeds[row["feed"]] = FeedReading(row["until"], frozenset(row["read"]))
-    return Reading(reader, until, feeds)
+def has_read(reader: Reader, post: Document) -> bool:
+    """Return whether a post is read."""
+    return reader.has_read(feed_of(post), post["_id"], post["first_seen"])
+
+
+async def reader_of(db: Database, user: str, now: datetime) -> Reader:
+    """Return the posts that a user has read."""
+    return _at(await readers.load(db, posts_reader(user)), now)
+
+
+def _at(reader: Reader, now: datetime) -> Reader:
+    return reader.read_all(now - timedelta(days=MAX_DAYS))
 
 
 async def feeds_within(db: Database, folder: str) -> frozenset[str]:
@@ -139,19 +106,20 @@ async def feeds_within(db: Database, folder: str) -> frozenset[str]:
 async def river(
     db: Database,
     view: View,
-    reading: Reading | None,
+    reader: Reader | None,
     limit: int,
     after: Key | None = None,
 ) -> River:
     """Return posts of a view, newest first, without folded copies.
 
-    reading: leave out what this reader has read; None: return all posts
+    reader: leave out what this reader has read; None: return all posts
 
     A page may have fewer posts than `limit` even if more follow: it scans at most SCANNED posts.
     """
     query = FEED_POSTS | view.query
-    if reading is not None:
-        query |= {"first_seen": {"$gt": reading.until_of(view)}}
+    if reader is not None:
+        times = [reader.until_of(key) for key in view.feeds or ("",)]
+        query |= {"first_seen": {"$gt": min(at for at in times if at is not None)}}
     visible: list[Document] = []
     last = after
     for _ in range(SCANNED // BATCH):
@@ -160,7 +128,7 @@ async def river(
         kept = [
             post
             for post in page.rows
-            if view.has(post) and (reading is None or not reading.has_read(post))
+            if view.has(post) and (reader is None or not has_read(reader, post))
         ]
         of = {post["_id"]: post["duplicate_of"] for post in kept if "duplicate_of" in post}
         originals = {"_id": {"$in": list(set(of.values()))}}
@@ -188,14 +156,14 @@ async def river(
     return River(visible, last, copies, await count_copies(db, ids))
 
 
-async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:
+async def unread_counts(db: Database, reader: Reader) -> dict[str, int]:
     """Count unread posts by feed, among the newest COUNTED, without near-duplicates."""
-    query = FEED_POSTS | {"first_seen": {"$gt": reading.until}}
+    query = FEED_POSTS | {"first_seen": {"$gt": reader.read_until}}
     fields = {"spider": 1, "feed": 1, "first_seen": 1, "duplicate_of": 1}
     numbers: dict[str, int] = {}
     cursor = db.posts.find(query, fields).sort(list(NEWEST_FIRST)).limit(COUNTED)
     async for post in cursor:
-        if "duplicate_of" not in post and not reading.has_read(post):
+        if "duplicate_of" not in post and not has_read(reader, post):
             key = feed_of(post)
             numbers[key] = numbers.get(key, 0) + 1
     return numbers
@@ -228,70 +196,39 @@ async def versions_of(db: Database, post: Document, limit: int) -> list[Document
     return await db.versions.find(query).sort("at", -1).limit(limit).to_list(None)
 
 
-async def mark_read(db: Database, reading: Reading, post: Document) -> None:
-    """Record that a reader has read a post.
+async def mark_read(db: Database, user: str, post: Document, now: datetime) -> None:
+    """Record that a user has read a post."""
+    item = feed_of(post), post["_id"], post["first_seen"]
+    await readers.update(
+        db, posts_reader(user), lambda reader: _at(reader, now).with_room().read_items([item])
+    )
 
-    If MAX_READ posts of the feed are recorded, all posts until the middle one of them become read.
+
+async def mark_unread(db: Database, user: str, post: Document, now: datetime) -> bool:
+    """Record that a user has not read a post; return False if its time makes it count as read."""
+    after = await readers.update(
+        db,
+        posts_reader(user),
+        lambda reader: _at(reader, now).unread_item(feed_of(post), post["_id"]),
+    )
+    return not has_read(after, post)
+
+
+async def mark_all_read(db: Database, user: str, view: View, until: datetime) -> None:
+    """Record that a user has read all posts of a view that were first seen until a time.
+
+    The mark can be undone until the user makes another one.
     """
-    if reading.has_read(post):
-        return
-    key = feed_of(post)
-    state = reading.feeds.get(key, FeedReading(reading.until))
-    until, read = max(state.until, reading.until), {*state.read, post["_id"]}
-    removed = set[str]()
-    if len(read) > MAX_READ:
-        cursor = db.posts.find({"_id": {"$in": list(read)}}, {"first_seen": 1})
-        times = {row["_id"]: row["first_seen"] async for row in cursor}
-        until = max(until, sorted(times.values())[len(times) // 2]) if times else until
-        removed = read - {id_ for id_, at in times.items() if at > until}
-    await write_all(db.reading, [_update(reading, key, until, {post["_id"]}, removed)])
+    before: list[Reader] = []
+
+    def mark(reader: Reader) -> Reader:
+        before.append(reader)
+        return reader.read_all(until, view.feeds)
+
+    after = await readers.update(db, posts_reader(user), mark)
+    await readers.keep_undo(db, before[-1], after)
 
 
-async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
-    """Record that a reader has not read a post; return False if its time makes it count as read."""
-    state = reading.feeds.get(feed_of(post))
-    if state is None or post["_id"] not in state.read:
-        return not reading.has_read(post)
-    update = _update(reading, feed_of(post), state.until, removed={post["_id"]})
-    await write_all(db.reading, [update])
-    return bool(post["first_seen"] > max(state.until, reading.until))
-
-
-async def mark_all_read(db: Database, reading: Reading, view: View, until: datetime) -> None:
-    """Record that a reader has read all posts of a view that were first seen until a time."""
-    if view.feeds is None:
-        until = max(until, reading.until)
-        await write_all(db.reading, [_update(reading, ALL_FEEDS, until)])
-        done: Iterable[str] = (key for key, state in reading.feeds.items() if state.until <= until)
-        # The entry for all feeds replaces entries without ids of later posts.
-        await db.reading.delete_many(
-            {"reader": reading.reader, "feed": {"$in": list(done)}, "read": []}
-        )
-        return
-    updates = []
-    for key in view.feeds:
-        state = reading.feeds.get(key, FeedReading(reading.until))
-        removed = set(state.read)
-        if removed:
-            query = {"_id": {"$in": list(removed)}, "first_seen": {"$gt": until}}
-            removed -= set(await db.posts.distinct("_id", query))
-        updates.append(_update(reading, key, max(until, state.until), removed=removed))
-    await write_all(db.reading, updates)
-
-
-def _update(
-    reading: Reading,
-    feed: str,
-    until: datetime,
-    added: Collection[str] = (),
-    removed: Collection[str] = (),
-) -> UpdateOne:
-    """Return the update of the read posts of a feed; it keeps what concurrent requests added."""
-    read: Document = {"$setUnion": [{"$ifNull": ["$read", []]}, {"$literal": list(added)}]}
-    row: Document = {
-        "reader": {"$literal": reading.reader},
-        "feed": {"$literal": feed},
-        "until": {"$max": ["$until", until]},
-        "read": {"$setDifference": [read, {"$literal": list(removed)}]},
-    }
-    return UpdateOne({"_id": f"{reading.reader} {feed}"}, [{"$set": row}], upsert=True)
+async def undo(db: Database, user: str) -> bool:
+    """Undo the last mark of all posts; return False if another mark was made since."""
+    return await readers.undo(db, posts_reader(user))

@@ -27,7 +27,7 @@ from crawler.items import (
     Target,
     Visit,
 )
-from crawler.storage import leases, outbox, recovery
+from crawler.storage import leases, outbox, readers, recovery
 from crawler.storage.client import (
     Database,
     Document,
@@ -47,7 +47,7 @@ from crawler.storage.targets import (
     feed_spiders,
     new_document,
 )
-from crawler.utils.time import HOUR_MILLISECONDS
+from crawler.utils.time import HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import canonical, is_http, item_key
 from schedules.history import CHANGE
 
@@ -93,6 +93,12 @@ def all_of(spider: str) -> Document:
 def of_urls(spider: str, urls: Sequence[str]) -> Document:
     """Return a query for the feeds with these canonical URLs."""
     return {"_id": {"$in": [f"{spider} {url}" for url in urls]}, "kind": FEED}
+
+
+async def count_unfetched(db: Database) -> int:
+    """Return the number of feeds that wait for their first fetch."""
+    query: Document = {"kind": FEED, "visited_at": None, "next_visit": {"$lt": NEVER}}
+    return await db.targets.count_documents(query)
 
 
 def within(category: str) -> Document:
@@ -282,7 +288,7 @@ async def remove(
             counts[collection] += await outbox.remove_from(db, collection, query, delete=delete)
         if delete:
             await boilerplate.forget(db, spider, url)
-            await db.reading.delete_many({"feed": f"{spider} {url}"})
+            await readers.forget(db, spider, url)
     return counts
 
 

@@ -1,7 +1,7 @@
 """All targets with their histories as arrays for a replan: a million targets take seconds.
 
-The server reduces each document to the needed fields. Compiled code converts each batch to columns,
-so that no value becomes a Python object.
+The server reduces each document to the needed fields, and PyMongoArrow converts each batch to
+columns, so that no value becomes a Python object.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from bson import decode
 from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document, in_batches
-from crawler.storage.columns import Keys, NameColumn, NumberColumn, TextColumn, Texts, keys_of
+from crawler.storage.columns import (
+    BETWEEN,
+    Keys,
+    NameColumn,
+    NumberColumn,
+    TextColumn,
+    Texts,
+    keys_of,
+)
 from crawler.storage.paging import draw_keys, resting
 from crawler.storage.targets import to_plan
 from crawler.utils.time import HOUR_MILLISECONDS
@@ -36,7 +43,7 @@ from schedules.history import (
 from schedules.schedule import Schedules
 
 if TYPE_CHECKING:
-    from crawler.storage.bson_columns import Batch
+    from crawler.storage.arrow import Targets
 
 BATCH = 3000
 # Keys per query: with URLs of 2,000 bytes, they fill a quarter of the largest possible query.
@@ -44,25 +51,20 @@ KEYS = 2000
 HOUR_SECONDS = 3600
 # A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2
-# Names of a target, joined by BETWEEN. A category may contain it, so it is last.
 NAMES = ("spider", "kind", "plan.id", "categories")
-BETWEEN = "\0"
 TIMES = ("next_visit", "visited_at", "history.since", "history.until")
 COUNTS = ("refreshed", "feed_size", "history.false_dates")
 HOURS = (
     "plan.every_hours", "plan.phase_hours", "stated_interval_hours",
     "limits.min_hours", "limits.max_hours",
 )  # fmt: skip
-# In the usual order of a document, in which they are found fastest.
-PATHS = (
-    "_id", "spider", "kind", "categories", "next_visit", "visited_at", "refreshed", "feed_size",
-    "stated_interval_hours", "limits", "limits.min_hours", "limits.max_hours",
-    "history", "history.since", "history.until", "history.changes", "history.false_dates",
-    "field_history", "field_history.digest", "field_history.since", "field_history.names",
-    "field_history.changes", "selector_digest",
-    "plan", "plan.id", "plan.weeks", "plan.slots", "plan.every_hours", "plan.phase_hours",
+FIELDS = dict.fromkeys(
+    (
+        "_id", *NAMES, *TIMES, *COUNTS, *HOURS, "history.changes", "field_history",
+        "selector_digest", "plan.weeks", "plan.slots",
+    ),
+    1,
 )  # fmt: skip
-FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "field_history", "plan"}}
 # Fields of Watched: numbers of names, and other numbers of each target.
 NAMED = {"spiders": "spider", "kinds": "kind", "categories": "category", "plans": "plan"}
 PER_TARGET = (
@@ -246,20 +248,21 @@ async def _add(db: Database, columns: _Columns, query: Document, options: dict[s
             next_batch = asyncio.ensure_future(anext(cursor, None))
             # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
-            columns.add(cast(bytes, batch))
+            if batch:
+                columns.add(cast(bytes, batch))
 
 
 class _Columns:
     """The growing columns of `Watched`."""
 
     def __init__(self) -> None:
-        # Loads the compiler of the kernels, which only a replan needs.
-        from crawler.storage import bson_columns
+        # Slow to import, and only a replan needs it.
+        from crawler.storage.arrow import targets_of
 
-        self._bson = bson_columns
+        self._targets_of = targets_of
         self.ids = TextColumn()
         self.keys = NumberColumn(np.uint64)
-        self.names = NameColumn()
+        self.names = {path: NameColumn() for path in NAMES}
         self.times = {path: NumberColumn(np.float64) for path in TIMES}
         self.counts = {path: NumberColumn(np.int64) for path in COUNTS}
         self.hours = {path: NumberColumn(np.float64) for path in HOURS}
@@ -272,14 +275,13 @@ class _Columns:
 
     def add(self, data: bytes) -> None:
         """Append a batch of targets, as the server sends them."""
-        batch = self._bson.Batch(data, PATHS)
+        batch = self._targets_of(data)
         ids = batch.texts("_id")
         self.ids.extend(ids)
         # Computed here, while the server prepares the next batch.
         self.keys.add(keys_of(ids))
-        category = batch.first_texts(NAMES[-1])
-        parts = [part for name in NAMES[:-1] for part in (batch.texts(name), BETWEEN.encode())]
-        self.names.add(self._bson.joined([*parts, category], len(batch)))
+        for path, names in self.names.items():
+            names.extend(batch.names(path))
         for path, times in self.times.items():
             times.add(batch.numbers(path) / HOUR_MILLISECONDS)
         for path, counts in self.counts.items():
@@ -292,13 +294,13 @@ class _Columns:
         self.fields.add(batch)
         weeks = batch.numbers("plan.weeks")
         self.weeks.add(np.where(weeks > 0, weeks, 1))
-        slots_of, slots = batch.number_arrays("plan.slots")
+        slots_of, slots = batch.lists("plan.slots")
         self.slots.add(slots)
         self.slots_of.add(slots_of)
 
     def finish(self, now: float) -> Watched:
         """Return the arrays; now: hours since 1970, later changes are cut off."""
-        spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
+        spiders, kinds, plans, categories = (column.finish() for column in self.names.values())
         next_visit, visited, since, until = (column.finish() for column in self.times.values())
         refreshed, feed_size, false_dates = (column.finish() for column in self.counts.values())
         every, phase, feed_min, shortest, longest = (col.finish() for col in self.hours.values())
@@ -324,25 +326,22 @@ class _FieldColumns:
         self._names, self._since = NameColumn(), NumberColumn(np.float64)
         self._changes = NumberColumn(FIELD_CHANGE)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Targets) -> None:
         """Append the field histories of a batch of targets."""
         # Values that other selectors extracted are not comparable with those that follow.
-        rows = batch.rows_of_same_texts("field_history.digest", "selector_digest")
-        self._rows.add(rows + self._number)
+        own = batch.with_equal("field_history.digest", "selector_digest")
+        self._rows.add(own.rows + self._number)
         self._number += len(batch)
-        names = batch.arrays("field_history.names").of(rows)
-        bounds = pairwise(names.first.tolist())
-        # The BSON arrays as texts with one character per byte; few of them are distinct.
-        self._names.add([names.data[begin:end].decode("latin-1") for begin, end in bounds])
-        self._since.add(batch.numbers("field_history.since")[rows] / HOUR_MILLISECONDS)
-        changes = batch.binaries("field_history.changes").of(rows)
+        self._names.extend(own.joined_names("field_history.names"))
+        self._since.add(own.numbers("field_history.since") / HOUR_MILLISECONDS)
+        changes = own.binaries("field_history.changes")
         self._changes.add(np.frombuffer(changes.data, FIELD_CHANGE))
         self._counts.add(np.diff(changes.first) // FIELD_CHANGE.itemsize)
 
     def finish(self, now: float) -> FieldHistories:
         """Return the arrays; now: hours since 1970, later changes are cut off."""
-        arrays, number = self._names.finish()
-        names = tuple(tuple(decode(array.encode("latin-1")).values()) for array in arrays)
+        joined, number = self._names.finish()
+        names = tuple(tuple(text.split(BETWEEN)) for text in joined)
         counts, changes = self._counts.finish(), self._changes.finish()
         keep = changes["by"] <= now * MINUTES
         row = np.repeat(np.arange(len(counts)), counts)[keep]

@@ -44,6 +44,8 @@ from crawler.utils.time import steady_seconds
 logger = logging.getLogger(__name__)
 CRAWL, EXPORT = "crawl ", "export "
 REPLAN, REBUILD, PUSH = "replan", "duplicates rebuild", "feeds push"
+# Of the services that crawl what is due: several may share it, and one more may stand by.
+SERVICE, STANDBY = "service", "service standby"
 # Share of a lease's time after which it is renewed; two renewals may fail.
 RENEW_SHARE = 0.3
 RELEASE_SECONDS = 3.0
@@ -251,6 +253,13 @@ async def active(db: Database, names: str) -> dict[str, list[Holder]]:
     """
     query: Document = {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}
     return {lease["_id"]: holders async for lease, holders in _held(db, query)}
+
+
+async def is_held(db: Database, name: str) -> bool:
+    """Return whether a process holds a lease."""
+    async for _ in _held(db, {"_id": name}):
+        return True
+    return False
 
 
 async def reserved(db: Database, spiders: Sequence[str]) -> int:

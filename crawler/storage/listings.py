@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pymongo import ReturnDocument, UpdateMany, UpdateOne
 
 from crawler.extract.links import Traps
-from crawler.items import Fetched, Kind, Link, Target
+from crawler.items import CAPS_SEPARATOR, Fetched, Kind, Link, Target
 from crawler.storage.client import (
     Database,
     Document,
@@ -28,6 +28,10 @@ from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_docu
 from crawler.utils.urls import of_same_list
 
 BATCH = 1000
+# Items that come and go in the random boxes of a page: each takes a query.
+MAX_BOX_ITEMS = 200
+# MongoDB's resolution of times.
+MILLISECOND = timedelta(milliseconds=1)
 # A page with more new links to list pages than this is an index of lists. The next pages of a list
 # or of a calendar are fewer.
 MAX_CHAIN_LINKS = 10
@@ -105,7 +109,8 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
                 patterns.traps.copied_lists += 1
                 patterns.traps.copied_list = target.url
         for part in in_batches(of_kind, BATCH):
-            links, new = await _discover(db, fetched, part, due, patterns, redundant_lists)
+            depth = target.depth + 1
+            links, new = await discover(db, part, patterns, depth, fetched.at, due, redundant_lists)
             discovered += new
             await _record_lastmods(db, target.spider, links, due)
             items += [link for link in links if link.kind is Kind.ITEM]
@@ -115,6 +120,50 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
         wrapper.capped_digest(target) if has_too_many else wrapper.selector_digest(target.kind)
     )
     return discovered
+
+
+async def shows_news(db: Database, fetched: Fetched) -> bool:
+    """Return whether a list page says something new.
+
+    That is a link that is no target yet, a new date of one that is, or an item that has come or
+    gone and that no other list page shows. Items of random boxes come and go, too, but other list
+    pages show them.
+
+    Also True for a page with more links than the caps allow: the others never become targets.
+    """
+    target = fetched.target
+    if CAPS_SEPARATOR in (target.selector_digest or ""):
+        return True
+    links = {f"{target.spider} {link.url}": link for link in fetched.links or ()}
+    for keys in in_batches(list(links), BATCH):
+        unknown = {links[key].url for key in keys}
+        async for stored in db.targets.find({"_id": {"$in": keys}}, {"url": 1, "lastmod": 1}):
+            stated, before = links[stored["_id"]].lastmod, stored.get("lastmod")
+            if stated is not None and (before is None or abs(stated - before) >= MILLISECOND):
+                return True
+            unknown.discard(stored["url"])
+        if unknown:
+            query: Document = {"spider": target.spider, "aliases": {"$in": list(unknown)}}
+            async for owner in db.targets.find(query, {"aliases": 1}):
+                unknown.difference_update(owner["aliases"])
+        if unknown:
+            return True
+    return await _items_moved(db, target, fetched.links or ())
+
+
+async def _items_moved(db: Database, page: Target, links: Iterable[Link]) -> bool:
+    """Return whether an item has come or gone that no other list page shows."""
+    shown: Document = {"spider": page.spider, "shown": True}
+    edges = db.listings.find(shown | {"list": page.url}, {"item": 1})
+    before = {edge["item"] async for edge in edges}
+    moved = before ^ {link.url for link in links if link.kind is Kind.ITEM}
+    if len(moved) > MAX_BOX_ITEMS:
+        return True
+    for item in moved:
+        elsewhere = shown | {"item": item, "list": {"$ne": page.url}}
+        if await db.listings.find_one(elsewhere, {"_id": 1}) is None:
+            return True
+    return False
 
 
 async def _shows_own_item(
@@ -172,19 +221,21 @@ def _without_others(db: Database, page: Target, other: Document, pages: int) -> 
     ]
 
 
-async def _discover(
+async def discover(
     db: Database,
-    fetched: Fetched,
     links: Iterable[Link],
-    due: datetime,
     patterns: Patterns,
-    redundant_lists: int,
+    depth: int,
+    now: datetime,
+    due: datetime,
+    redundant_lists: int = 0,
 ) -> tuple[list[Link], int]:
     """Add new links as targets; return all links that are targets, and the number of new ones.
 
+    depth:           number of links from a start URL to them
     redundant_lists: number of redundant list pages in a row before these links
     """
-    spider, depth = fetched.target.spider, fetched.target.depth + 1
+    spider = patterns.traps.wrapper.name
     by_url = {link.url: link for link in links}
     query: Document = {"spider": spider, "aliases": {"$in": list(by_url)}}
     async for owner in db.targets.find(query, {"url": 1, "aliases": 1}):
@@ -211,7 +262,7 @@ async def _discover(
     documents = []
     for link in admitted:
         categories = [link.category] if link.category and link.kind is Kind.ITEM else []
-        document = new_document(spider, link.url, link.kind, due, fetched.at, categories)
+        document = new_document(spider, link.url, link.kind, due, now, categories)
         if link.kind is Kind.LIST and redundant_lists:
             document["redundant_lists"] = redundant_lists
         documents.append(document | {"depth": depth, "pattern": link.pattern})

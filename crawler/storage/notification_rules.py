@@ -83,6 +83,12 @@ async def remove(db: Database, name: str) -> Rule | None:
     return None if row is None else rules_in([row["keys"]], SOURCE)[0]
 
 
+async def of_site_only(db: Database, site: str) -> list[str]:
+    """Return the names of the stored rules that are about one site and no other, at most 100."""
+    cursor = db.notification_rules.find({"keys.sites": [site]}, {"_id": 1}).sort("_id").limit(100)
+    return [row["_id"] async for row in cursor]
+
+
 def _fields(rule: Rule, by: str, now: datetime) -> Document:
     return {"keys": rule.model_dump(mode="json"), "by": by, "at": now}
 

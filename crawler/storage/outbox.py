@@ -34,6 +34,7 @@ from typing_extensions import TypedDict
 
 from crawler.storage.client import Database, Document, delete_or_count, in_async_batches, write_all
 from crawler.storage.paging import Key, read_page
+from crawler.utils.shapes import copied
 
 # Prefix of the names of the leases on channels.
 LEASE = "notify "
@@ -80,11 +81,13 @@ class Grouping(StrEnum):
     """Which messages of a channel are sent as one.
 
     PAGE:   those about one page and of one rule
+    RULE:   those of one rule that are due, such as all of a run
     DIGEST: all that are due
     """
 
     NONE = "none"
     PAGE = "page"
+    RULE = "rule"
     DIGEST = "digest"
 
 
@@ -242,7 +245,9 @@ async def due(
     grouping: Grouping = Grouping.NONE,
     limit: int = BATCH,
 ) -> list[Bundle]:
-    """Return the bundles to send to a channel, in order: at most one of each page, or a digest.
+    """Return the bundles to send to a channel, in order.
+
+    At most one of each page, one of each rule, or a digest.
 
     Fixes the messages of new bundles, so the caller needs the lease on the channel.
     """
@@ -251,9 +256,8 @@ async def due(
     bundles: dict[str, Bundle] = {}
     for message in await _first_of_targets(db, channel, now, limit):
         key: str | None = message.get("bundle")
-        if key is None and grouping is Grouping.PAGE:
-            of_page = {name: message[name] for name in ("channel", "rule", "spider", "target")}
-            key = await _begin_bundle(db, of_page | {"state": str(State.WAITING)}, MAX_JOINED, now)
+        if key is None and grouping is not Grouping.NONE:
+            key = await _bundle_with(db, message, grouping, now)
             if key is None:
                 continue
         if key is None:
@@ -261,6 +265,20 @@ async def due(
         elif key not in bundles and (bundle := await _read_bundle(db, channel, key)) is not None:
             bundles[key] = bundle
     return list(bundles.values())
+
+
+async def _bundle_with(
+    db: Database, message: Document, grouping: Grouping, now: datetime
+) -> str | None:
+    """Begin the bundle of a message; None if another one has it, or an earlier one has failed."""
+    names = ("channel", "rule", *(("spider", "target") if grouping is Grouping.PAGE else ()))
+    query: Document = {"state": str(State.WAITING)} | {name: message[name] for name in names}
+    if grouping is Grouping.PAGE:
+        return await _begin_bundle(db, query, MAX_JOINED, now)
+    failed: Document = {"bundle": {"$exists": True}, "due": {"$gt": now}}
+    if await db.outbox.find_one(query | failed, {"_id": 1}) is not None:
+        return None
+    return await _begin_bundle(db, query | {"due": {"$lte": now}}, MAX_DIGEST, now)
 
 
 async def _first_of_targets(
@@ -465,19 +483,7 @@ def _dead(ids: Sequence[str] | None, channel: str | None) -> Document:
 
 def empty_state(channel: str) -> ChannelState:
     """Return the state of a channel without messages."""
-    return {
-        "channel": channel,
-        "waiting": 0,
-        "retrying": 0,
-        "unconfirmed": 0,
-        "delivered": 0,
-        "dropped": 0,
-        "dead": 0,
-        "oldest": None,
-        "last_delivered": None,
-        "broken": False,
-        "reason": "",
-    }
+    return {**copied(ChannelState, {}), "channel": channel, "reason": ""}
 
 
 async def channel_names(db: Database) -> list[str]:
@@ -547,17 +553,9 @@ async def messages(
 def _shown(row: Document) -> OutboxMessage:
     state = State(row["state"])
     return {
+        **copied(OutboxMessage, row),
         "id": row["_id"],
-        "state": row["state"],
-        "channel": row["channel"],
-        "rule": row["rule"],
-        "event": row["event"],
-        "spider": row["spider"],
-        "target": row["target"],
-        "at": row["at"],
-        "due": row["due"],
         "ended_at": row.get(BEGAN[state]) if state in BEGAN else None,
-        "attempts": row["attempts"],
         "reason": row.get("reason", ""),
     }
 

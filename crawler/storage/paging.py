@@ -32,6 +32,8 @@ Order = Sequence[tuple[str, int]]
 PART = 10_000
 # Pause after a part, as a multiple of its duration: a scan uses at most a third of the time.
 PAUSE_FACTOR = 2.0
+# Maximum number of documents that a page tests with conditions that its index does not have.
+MAX_SCANNED = 20_000
 Value = TypeVar("Value")
 
 
@@ -71,6 +73,69 @@ async def read_page(
         return Rows(rows, None)
     rows = rows[:limit]
     return Rows(rows, tuple(_value(rows[-1], name) for name, _ in order))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list that follows an index.
+
+    indexed: conditions that the index has
+    rest:    the other conditions; empty: none
+    order:   order of the list, which the index has; the last field is unique
+    index:   keys of the index
+    """
+
+    indexed: Document
+    rest: Document
+    order: Order
+    index: Order
+
+    @property
+    def query(self) -> Document:
+        """Return all conditions."""
+        return {"$and": [self.indexed, self.rest]} if self.rest else self.indexed
+
+
+async def search_page(
+    collection: AsyncCollection[Document],
+    listing: Listing,
+    limit: int,
+    after: Key | None = None,
+    fields: Mapping[str, Any] | None = None,
+    max_scanned: int = MAX_SCANNED,
+) -> tuple[Rows, bool]:
+    """Read a page of a list, of which at most `max_scanned` documents are tested.
+
+    A cursor of another list is ignored. Returns the page, and whether the search stopped at its
+    limit, so that the page may have few rows: the next page continues there.
+    """
+    order, index = listing.order, listing.index
+    if after is not None and len(after) != len(order):
+        after = None
+    if not listing.rest:
+        return await read_page(
+            collection, listing.indexed, order, limit, after, fields, index
+        ), False
+    # The end of the part to search, by the keys of the index only.
+    indexed = listing.indexed
+    part = indexed if after is None else {"$and": [indexed, later(order, after)]}
+    keys = {"_id": 0} | {name: 1 for name, _ in order}
+    scanned = collection.find(part, keys, hint=list(index)).sort(list(order))
+    border = await scanned.skip(max_scanned).limit(1).to_list(1)
+    end = tuple(_value(border[0], name) for name, _ in order) if border else None
+    query: Document = {"$and": [indexed, listing.rest]}
+    if end is not None:
+        # The range of the first field, where the server stops reading the index.
+        (name, direction), limit_value = order[0], end[0]
+        if limit_value is not None:
+            # Not $lte and $gte, because these do not match null.
+            past = {"$gt" if direction > 0 else "$lt": limit_value}
+            query["$and"].append({name: {"$not": past}})
+        query["$and"].append({"$nor": [later(order, end)]})
+    found = await read_page(collection, query, order, limit, after, fields, index)
+    if found.last is None and end is not None:
+        return Rows(found.rows, end), True
+    return found, False
 
 
 def later(order: Order, key: Key) -> Document:

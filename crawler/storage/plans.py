@@ -11,34 +11,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-import bson
-import numpy as np
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo import ASCENDING, DESCENDING
+from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import OperationFailure
+from pymongo.errors import BulkWriteError, OperationFailure
 from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
 from crawler.storage import runs
-from crawler.storage.client import UNJOURNALED, Database, Document, aggregated
-from crawler.storage.columns import Column, Texts
+from crawler.storage.client import UNJOURNALED, Database, Document, aggregated, in_short
 from crawler.storage.targets import to_plan
-from crawler.utils.time import EPOCH
-from schedules.history import Ints
+from crawler.utils.shapes import copied
 
 STAGING, ACTIVATING, ACTIVE, DISCARDED = "staging", "activating", "active", "discarded"
 IN_EFFECT = {"$in": [ACTIVATING, ACTIVE]}
 STAGED = "staged_"
 # Staged documents that the server sends together.
 BATCH = 4
-MILLISECOND = timedelta(milliseconds=1)
 # Maximum number of concurrent batch writes: two for the server, while a third one is prepared.
 MAX_WRITES = 3
 # Targets due within this time may be visited while a plan is copied to the targets.
@@ -49,38 +43,12 @@ LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetPlans:
-    """The new plans of n targets.
+class TargetPlan(NamedTuple):
+    """The new plan of a target. plan: its field `plan`, without `id`."""
 
-    ids:        (n,) `_id` of each target
-    columns:    the fields of `plan`, except `id`
-    next_visit: (n,) milliseconds since 1970 (UTC)
-    """
-
-    ids: Texts
-    columns: Mapping[str, Column]
-    next_visit: Ints
-
-    def statements(self, plan: object, latest: datetime) -> bytes:
-        """Return an update statement for each target, as BSON documents one after the other.
-
-        plan:   `_id` of the plan
-        latest: limit of the next visits
-        """
-        # Loads the compiler of the kernels, which only a replan needs.
-        from crawler.storage import bson_columns as to_bson
-
-        n, until = len(self.ids), (latest - EPOCH) // MILLISECOND
-        fields = [part for item in self.columns.items() for part in to_bson.element(*item)]
-        values = [
-            *to_bson.subdocument("plan", [to_bson.constant("id", plan), *fields], n),
-            *to_bson.dates("next_visit", np.minimum(self.next_visit, until)),
-        ]
-        update = to_bson.subdocument("$set", values, n)
-        query = to_bson.subdocument("q", to_bson.strings("_id", self.ids), n)
-        statement = to_bson.document([*query, *to_bson.subdocument("u", update, n)], n)
-        return to_bson.joined(statement, n).data
+    key: str
+    plan: Document
+    next_visit: datetime
 
 
 class VisitPlan(TypedDict):
@@ -138,16 +106,11 @@ def plan_of(target: Document) -> VisitPlan | None:
     """Return the schedule of a stored target; None before the first plan and for aliases."""
     if not (plan := target.get("plan")):
         return None
-    shown = {name: plan.get(name) for name in VisitPlan.__annotations__}
-    lists = {name: plan.get(name) or [] for name in ("windows", "slots")}
-    numbers = {name: plan.get(name) or 0.0 for name in ("every_hours", "phase_hours")}
-    per_week = plan.get("visits_per_week") or 0.0
-    shown |= lists | numbers | {"id": str(plan.get("id")), "visits_per_week": per_week}
-    return cast("VisitPlan", shown | {"weeks": plan.get("weeks", 1)})
+    return {**copied(VisitPlan, plan), "id": str(plan.get("id")), "weeks": plan.get("weeks", 1)}
 
 
 async def activate(
-    db: Database, plan: Document, moved: Iterable[TargetPlans], longest: timedelta
+    db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
 ) -> int:
     """Activate a new plan as a whole or not at all; return the number of targets it changes.
 
@@ -177,7 +140,7 @@ async def staging(db: Database, plan: Document) -> AsyncIterator[Document]:
 
 
 async def stage(
-    db: Database, plan: Document, moved: Iterable[TargetPlans], longest: timedelta
+    db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
 ) -> int:
     """Stage the plans of some targets, and return their number. Several processes may do this.
 
@@ -186,13 +149,16 @@ async def stage(
     staged, until, count = _staged(db, plan), plan["at"] + longest, 0
     async with _ConcurrentWrites() as writes:
         for batch in moved:
-            statements = batch.statements(plan["_id"], until)
-            ids = list(batch.ids)
+            updates = [
+                {"plan": {"id": plan["_id"], **of_target}, "next_visit": min(next_visit, until)}
+                for _, of_target, next_visit in batch
+            ]
             # Staged documents are copied in the order of their first targets, so that those of all
             # processes reach the same part of the collection together.
-            row = {"_id": ids[0], "targets": ids, "statements": statements}
+            keys = [key for key, _, _ in batch]
+            row = {"_id": keys[0], "targets": keys, "updates": updates}
             await writes.begin(staged.insert_one(row))
-            count += len(batch.ids)
+            count += len(batch)
     return count
 
 
@@ -258,7 +224,9 @@ async def _copy_to_targets(db: Database, plan: Document, now: datetime) -> None:
     """Copy an active plan to its targets; safe to repeat."""
     try:
         async with _ConcurrentWrites() as writes:
-            async for row in _staged(db, plan).find(batch_size=BATCH).sort("_id"):
+            # Plans are copied without decoding them.
+            staged = _staged(db, plan).with_options(codec_options=RAW)
+            async for row in staged.find(batch_size=BATCH).sort("_id"):
                 await writes.begin(_apply(db, plan, row, now))
     except OperationFailure:
         # Another process was faster and has dropped the staged collection.
@@ -269,7 +237,7 @@ async def _copy_to_targets(db: Database, plan: Document, now: datetime) -> None:
     await _staged(db, plan).drop()
 
 
-async def _apply(db: Database, plan: Document, row: Document, now: datetime) -> None:
+async def _apply(db: Database, plan: Document, row: Mapping[str, Any], now: datetime) -> None:
     """Update some targets with their plans, and their next visits if those may change.
 
     Most targets get a plain update, which is fast. If a crawl may visit a target now, an update
@@ -283,28 +251,25 @@ async def _apply(db: Database, plan: Document, row: Document, now: datetime) -> 
         {"consecutive_gone": {"$gt": 0}},
         {"hinted": True},
     ]
-    query = {"_id": {"$in": row["targets"]}, "$or": busy_conditions}
+    keys = row["targets"]
+    query = {"_id": {"$in": keys}, "$or": busy_conditions}
     busy = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
-    updates: list[Any] = bson.decode_all(row["statements"], RAW)
-    for place in [place for place, key in enumerate(row["targets"]) if key in busy]:
-        statement = updates[place]
-        part = statement["u"]["$set"]
-        updates[place] = {"q": statement["q"], "u": _conditional_update(plan, part)}
-    # Staged plans need no validation, which would take a tenth of the time.
-    done = await db.command(
-        "update",
-        "targets",
-        updates=updates,
-        ordered=False,
-        bypassDocumentValidation=True,
-        # The journaled state change that follows makes these writes durable too.
-        writeConcern=UNJOURNALED.document,
-    )
-    if problems := done.get("writeErrors"):
-        raise StorageError(f"plan not stored: {problems[0]['errmsg']}")
+    updates = [
+        UpdateOne(
+            {"_id": key}, _conditional_update(plan, update) if key in busy else {"$set": update}
+        )
+        for key, update in zip(keys, row["updates"], strict=True)
+    ]
+    # The journaled state change that follows makes these writes durable too.
+    targets = db.targets.with_options(write_concern=UNJOURNALED)
+    try:
+        # Staged plans need no validation, which would take a tenth of the time.
+        await targets.bulk_write(updates, ordered=False, bypass_document_validation=True)
+    except BulkWriteError as error:
+        raise StorageError(f"plan not stored: {in_short(error)}") from None
 
 
-def _conditional_update(plan: Document, part: RawBSONDocument) -> list[Document]:
+def _conditional_update(plan: Document, update: Mapping[str, Any]) -> list[Document]:
     """Return an update that keeps the next visit if it was set since the targets were read.
 
     For example by a visit, a retry after an error, a pending first visit, or a change hint.
@@ -318,8 +283,8 @@ def _conditional_update(plan: Document, part: RawBSONDocument) -> list[Document]
             {"$eq": ["$hinted", True]},
         ]
     }
-    when = {"$cond": [has_newer_visit, "$next_visit", part["next_visit"]]}
-    return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
+    when = {"$cond": [has_newer_visit, "$next_visit", update["next_visit"]]}
+    return [{"$set": {"plan": {"$literal": update["plan"]}, "next_visit": when}}]
 
 
 async def _change_state(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:

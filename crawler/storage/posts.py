@@ -9,15 +9,17 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from bson import ObjectId, encode
-from pymongo import DESCENDING, ReturnDocument, UpdateOne
+from pymongo import ASCENDING, DESCENDING, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.config import Config
 from crawler.dedup.posts import Verdicts
+from crawler.extract.item_names import name_of, sort_name
 from crawler.extract.plain_text import as_texts, fields_of_post
 from crawler.items import CAPS_SEPARATOR, Fetched, Kind, Outcome, Target, Visit
 from crawler.search import search_words
@@ -245,6 +247,7 @@ def _update_of_page(visit: Visit, categories: list[str], verdicts: Verdicts) -> 
     current: Document = {
         "title": texts.get("title"),
         "text": texts.get("main_text"),
+        "sort_name": sort_name(name_of(texts, target.url)),
         "categories": categories,
         "content_hash": fetched.content_hash,
     }
@@ -359,12 +362,20 @@ async def read_version(db: Database, spider: str, url: str, content_hash: str) -
     return await db.versions.find_one({"_id": f"{spider} {url} {content_hash}"})
 
 
-async def short_values(db: Database, spider: str, url: str) -> list[Document]:
-    """Return the numbers and short texts of the newest versions, newest first.
+async def neighbors_of(
+    db: Database, spider: str, url: str, at: datetime
+) -> tuple[str | None, str | None]:
+    """Return the content hashes of the versions of a target before and after a time."""
+    found: list[str | None] = []
+    for operator, direction in (("$lt", DESCENDING), ("$gt", ASCENDING)):
+        query: Document = {"target": url, "spider": spider, "at": {operator: at}}
+        rows = db.versions.find(query, {"content_hash": 1}).sort("at", direction).limit(1)
+        found.append(next((row["content_hash"] for row in await rows.to_list(1)), None))
+    return found[0], found[1]
 
-    Rows of `content_hash`, `at`, and `values`: pairs of `k` (field) and `v`. A price is a document
-    with `amount` and `currency`.
-    """
+
+def _drawn() -> Document:
+    """Return an expression for the pairs of `k` and `v` of the numbers and short texts."""
     kind = {"$type": "$$this.v"}
     length = {"$cond": [{"$eq": [kind, "string"]}, {"$strLenBytes": "$$this.v"}, 0]}
     is_text = {"$and": [{"$eq": [kind, "string"]}, {"$lte": [length, MAX_VALUE_CHARACTERS]}]}
@@ -373,16 +384,55 @@ async def short_values(db: Database, spider: str, url: str) -> list[Document]:
     size = {"$bsonSize": {"$cond": [is_object, "$$this.v", {"$literal": {}}]}}
     is_price = {"$and": [is_object, {"$lte": [size, 200]}]}
     is_drawn = {"$or": [{"$in": [kind, list(DRAWN_TYPES)]}, is_text, is_price]}
-    values = {
+    return {
         "$filter": {"input": {"$objectToArray": {"$ifNull": ["$content", {}]}}, "cond": is_drawn}
     }
+
+
+async def short_values(db: Database, spider: str, url: str) -> list[Document]:
+    """Return the numbers and short texts of the newest versions, newest first.
+
+    Rows of `content_hash`, `at`, and `values`: pairs of `k` (field) and `v`. A price is a document
+    with `amount` and `currency`.
+    """
     stages: list[Document] = [
         {"$match": {"target": url, "spider": spider}},
         {"$sort": {"at": DESCENDING}},
         {"$limit": MAX_POINTS},
-        {"$project": {"_id": 0, "content_hash": 1, "at": 1, "values": values}},
+        {"$project": {"_id": 0, "content_hash": 1, "at": 1, "values": _drawn()}},
     ]
     return await aggregated(db.versions, stages)
+
+
+async def newest_values(
+    db: Database, spider: str, ids: Sequence[str], limit: int
+) -> list[Document]:
+    """Return the newest versions of items, and their newest changes, in one query.
+
+    Rows of `_id`, `versions` as of `short_values`, and `changes` with `at` and `content_hash`.
+
+    limit: of the versions, and of the changes, of each item
+    """
+
+    def of_same_url(collection: str, condition: Document, fields: Document) -> Document:
+        stages: list[Document] = [
+            {"$match": condition | {"spider": spider}},
+            {"$sort": {"at": DESCENDING}},
+            {"$limit": limit},
+            {"$project": {"_id": 0, "content_hash": 1, "at": 1} | fields},
+        ]
+        return {"from": collection, "localField": "url", "foreignField": "target",
+                "pipeline": stages}  # fmt: skip
+
+    values = of_same_url("versions", {}, {"values": _drawn()})
+    changes = of_same_url("visits", {"news": True}, {})
+    stages: list[Document] = [
+        {"$match": {"_id": {"$in": list(ids)}}},
+        {"$project": {"url": 1}},
+        {"$lookup": values | {"as": "versions"}},
+        {"$lookup": changes | {"as": "changes"}},
+    ]
+    return await aggregated(db.posts, stages)
 
 
 async def content_changes(db: Database, spider: str, url: str) -> list[Document]:

@@ -6,7 +6,6 @@ plans do not depend on how long visits are kept.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +14,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.items import Kind
-from crawler.storage import alarms, feeds, outbox, runs, sampling_phases
+from crawler.storage import alarms, feeds, outbox, readers, runs, sampling_phases
 from crawler.storage.client import (
     Database,
     Document,
@@ -349,5 +348,5 @@ async def forget_spider(
     if delete:
         await boilerplate.forget(db, spider)
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
-        await db.reading.delete_many({"feed": {"$regex": f"^{re.escape(spider)} "}})
+        await readers.forget(db, spider)
     return counts

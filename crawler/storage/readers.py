@@ -1,14 +1,17 @@
-"""`readers`: how far each user has read the changes, which pages are muted, and the secret feed.
+"""`readers`: what each user has read of a list: of the changes of pages, or of the posts of feeds.
 
-A reader is one document of bounded size, however many changes there are: a time up to which all
-changes are read, of all sites and of single sites, and exceptions after it. `Reader.read_all`
-moves a time forward and drops the exceptions up to it.
+A reader is one document of bounded size, however long the list is: a time up to which everything
+is read, of all sources and of single sources (sites or feeds), and exceptions after it.
+`Reader.read_all` moves a time forward and drops the exceptions up to it. The reader of changes also
+has the user's mutes and the secret of the user's feed.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
@@ -22,8 +25,8 @@ from crawler.storage.client import Database, Document
 from crawler.storage.users import ID_BYTES, digest
 from crawler.utils.regex import compiled
 
-# Maximum number of entries in the document of a reader, which has about 150 kB at most.
-MAX_SITES, MAX_RANGES, MAX_PAGES, MAX_MUTES = 1000, 100, 2000, 50
+# Maximum number of entries in the document of a reader, which has less than a megabyte.
+MAX_SOURCES, MAX_RANGES, MAX_ITEMS, MAX_MUTES = 5000, 100, 2000, 50
 MAX_PATTERN_CHARACTERS = 500
 # Two browsers of one reader may write concurrently.
 TRIES = 10
@@ -32,24 +35,27 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The changes that a user has read.
+    """What a user has read of a list. Each entry has a source, an item (page or post) and a time.
 
-    read_until: all changes up to it are read; None: none
-    sites:      the same for single sites
-    ranges:     times, both included, in which all changes are read; sorted, without overlaps
-    pages:      time up to which all changes of a page are read, by `page_number`
+    name:       name of the user; of the reader of posts `posts_reader`
+    read_until: everything up to it is read; None: nothing
+    sources:    the same for single sources
+    ranges:     times, both included, in which everything is read; sorted, without overlaps
+    items:      time up to which an item is read, by `item_number`
     mutes:      regular expressions of URLs whose changes are hidden
     feed_since: time when the URL of the feed was created; None: no feed
+    can_undo:   whether the last change was a mark that can be undone
     """
 
     name: str
     read_until: datetime | None = None
-    sites: dict[str, datetime] = field(default_factory=dict)
+    sources: dict[str, datetime] = field(default_factory=dict)
     ranges: tuple[Span, ...] = ()
-    pages: dict[int, datetime] = field(default_factory=dict)
+    items: dict[int, datetime] = field(default_factory=dict)
     mutes: tuple[str, ...] = ()
     feed_since: datetime | None = None
     revision: int = 0
+    can_undo: bool = False
 
     @classmethod
     def of(cls, row: Document) -> Self:
@@ -57,49 +63,61 @@ class Reader:
         return cls(
             name=row["_id"],
             read_until=row.get("read_until"),
-            sites={each["site"]: each["until"] for each in row["sites"]},
+            sources={each["source"]: each["until"] for each in row["sources"]},
             ranges=tuple((each["since"], each["until"]) for each in row["ranges"]),
-            pages={each["page"]: each["until"] for each in row["pages"]},
+            items={each["item"]: each["until"] for each in row["items"]},
             mutes=tuple(row["mutes"]),
             feed_since=row["feed"]["created_at"] if "feed" in row else None,
             revision=row["revision"],
+            can_undo="undo" in row and row["undo"]["revision"] == row["revision"],
         )
 
-    def has_read(self, spider: str, url: str, at: datetime) -> bool:
-        """Return whether a change of a page is read. at: time of the visit that found it."""
-        if self.read_until is not None and at <= self.read_until:
+    def has_read(self, source: str, item: str, at: datetime) -> bool:
+        """Return whether the user has read an item as it was at a time."""
+        until = self.until_of(source)
+        if (until is not None and at <= until) or self.range_at(at) is not None:
             return True
-        of_site = self.sites.get(spider)
-        if of_site is not None and at <= of_site:
-            return True
-        if self.range_at(at) is not None:
-            return True
-        of_page = self.pages.get(page_number(spider, url)) if self.pages else None
-        return of_page is not None and at <= of_page
+        of_item = self.items.get(item_number(source, item)) if self.items else None
+        return of_item is not None and at <= of_item
+
+    def until_of(self, source: str) -> datetime | None:
+        """Return the time up to which everything of a source is read; None: nothing."""
+        times = (self.read_until, self.sources.get(source))
+        return max((at for at in times if at is not None), default=None)
 
     def range_at(self, at: datetime) -> Span | None:
-        """Return the range of read changes that includes a time; None without one."""
+        """Return the range of read entries that includes a time; None without one."""
         return next((span for span in self.ranges if span[0] <= at <= span[1]), None)
 
-    def read_pages(self, pages: Iterable[tuple[str, str, datetime]]) -> Self:
-        """Mark pages as read, each (spider, URL, time) up to its time.
+    def read_items(self, items: Iterable[tuple[str, str, datetime]]) -> Self:
+        """Mark items as read, each (source, item, time) up to its time.
 
-        Raises ConfigError if too many pages are marked one by one.
+        Raises ConfigError if too many items are marked one by one.
         """
-        marked = dict(self.pages)
-        for spider, url, until in pages:
-            if not self.has_read(spider, url, until):
-                number = page_number(spider, url)
+        marked = dict(self.items)
+        for source, item, until in items:
+            if not self.has_read(source, item, until):
+                number = item_number(source, item)
                 marked[number] = max(until, marked.get(number, until))
-        if len(marked) > MAX_PAGES:
+        if len(marked) > MAX_ITEMS:
             raise ConfigError(
-                f"more than {MAX_PAGES:,} pages would be marked one by one. Mark everything, or "
+                f"more than {MAX_ITEMS:,} pages would be marked one by one. Mark everything, or "
                 "everything of a site, as read instead"
             )
-        return replace(self, pages=marked)
+        return replace(self, items=marked)
+
+    def unread_item(self, source: str, item: str) -> Self:
+        """Undo the mark of an item."""
+        number = item_number(source, item)
+        return replace(self, items={each: at for each, at in self.items.items() if each != number})
+
+    def with_room(self) -> Self:
+        """Mark everything up to the middle item as read if no further item can be marked."""
+        times = sorted(self.items.values())
+        return self.read_all(times[len(times) // 2]) if len(times) >= MAX_ITEMS else self
 
     def read_range(self, since: datetime, until: datetime) -> Self:
-        """Mark all changes between two times as read; raises ConfigError with too many ranges."""
+        """Mark everything between two times as read; raises ConfigError with too many ranges."""
         merged: list[Span] = []
         for start, end in sorted((*self.ranges, (since, until))):
             if merged and start <= merged[-1][1]:
@@ -113,25 +131,29 @@ class Reader:
             )
         return replace(self, ranges=tuple(merged))
 
-    def read_all(self, until: datetime, site: str | None = None) -> Self:
-        """Mark all changes up to a time as read, of one site if it is given."""
-        if site is None:
+    def read_all(self, until: datetime, sources: Iterable[str] | None = None) -> Self:
+        """Mark everything up to a time as read, of some sources if they are given."""
+        if sources is None:
             read_until = max(until, self.read_until or until)
             return replace(
                 self,
                 read_until=read_until,
-                sites={name: at for name, at in self.sites.items() if at > read_until},
+                sources={name: at for name, at in self.sources.items() if at > read_until},
                 ranges=tuple(span for span in self.ranges if span[1] > read_until),
-                pages={page: at for page, at in self.pages.items() if at > read_until},
+                items={number: at for number, at in self.items.items() if at > read_until},
             )
-        sites = self.sites | {site: max(until, self.sites.get(site, until))}
-        if len(sites) > MAX_SITES:
-            raise ConfigError(f"more than {MAX_SITES:,} sites are marked. Mark everything as read")
-        return replace(self, sites=sites)
+        marked = self.sources | {
+            name: max(until, self.sources.get(name, until)) for name in sources
+        }
+        if len(marked) > MAX_SOURCES:
+            raise ConfigError(
+                f"more than {MAX_SOURCES:,} sites or feeds are marked. Mark everything as read"
+            )
+        return replace(self, sources=marked)
 
     def begin_at(self, since: datetime | None) -> Self:
-        """Mark all later changes as unread and all earlier ones as read; None: all as unread."""
-        return replace(self, read_until=since, sites={}, ranges=(), pages={})
+        """Mark everything later as unread and everything earlier as read; None: all as unread."""
+        return replace(self, read_until=since, sources={}, ranges=(), items={})
 
     def mute(self, pattern: str) -> Self:
         """Hide pages by a regular expression of their URLs; raises ValueError if it is invalid."""
@@ -153,9 +175,9 @@ class Reader:
         return replace(self, mutes=tuple(each for each in self.mutes if each != pattern))
 
 
-def page_number(spider: str, url: str) -> int:
-    """Return the number under which a page is marked."""
-    return id_of(f"{spider} {url}")
+def item_number(source: str, item: str) -> int:
+    """Return the number under which an item is marked."""
+    return id_of(f"{source} {item}")
 
 
 async def load(db: Database, name: str) -> Reader:
@@ -177,16 +199,46 @@ async def update(db: Database, name: str, change: Edit) -> Reader:
     raise Busy("your read marks were changed by another request. Try again")
 
 
+async def begin(db: Database, name: str, now: datetime, like: str | None = None) -> None:
+    """Store the reader of a new user: everything is read, or what the reader `like` has read."""
+    reader = await load(db, like) if like is not None else Reader(name, read_until=now)
+    with suppress(DuplicateKeyError):
+        await db.readers.insert_one({"_id": name} | document_of(replace(reader, revision=1)))
+
+
+async def keep_undo(db: Database, before: Reader, after: Reader) -> None:
+    """Store the marks before a change, so that `undo` can restore them until the next one."""
+    undo = document_of(before) | {"revision": after.revision}
+    query = {"_id": after.name, "revision": after.revision}
+    await db.readers.update_one(query, {"$set": {"undo": undo}})
+
+
+async def undo(db: Database, name: str) -> bool:
+    """Restore the marks before the last change; return False if there is none to undo."""
+    row = await db.readers.find_one({"_id": name})
+    if row is None or not Reader.of(row).can_undo:
+        return False
+    before = row["undo"] | {"revision": row["revision"] + 1}
+    update = {"$set": before, "$unset": {"undo": ""}}
+    query = {"_id": name, "revision": row["revision"]}
+    return bool((await db.readers.update_one(query, update)).matched_count)
+
+
+def document_of(reader: Reader) -> Document:
+    """Return the stored form of a reader, without its `_id` and feed."""
+    return {
+        "revision": reader.revision,
+        "read_until": reader.read_until,
+        "sources": [{"source": name, "until": until} for name, until in reader.sources.items()],
+        "ranges": [{"since": since, "until": until} for since, until in reader.ranges],
+        "items": [{"item": Int64(item), "until": until} for item, until in reader.items.items()],
+        "mutes": list(reader.mutes),
+    }
+
+
 async def _store(db: Database, before: Reader, after: Reader) -> bool:
     """Store a reader unless the stored one is newer than `before`; return whether it was stored."""
-    values: Document = {
-        "revision": after.revision,
-        "read_until": after.read_until,
-        "sites": [{"site": site, "until": until} for site, until in after.sites.items()],
-        "ranges": [{"since": since, "until": until} for since, until in after.ranges],
-        "pages": [{"page": Int64(page), "until": until} for page, until in after.pages.items()],
-        "mutes": list(after.mutes),
-    }
+    values = document_of(after)
     if before.revision == 0:
         try:
             await db.readers.insert_one({"_id": before.name} | values)
@@ -195,6 +247,14 @@ async def _store(db: Database, before: Reader, after: Reader) -> bool:
         return True
     query = {"_id": before.name, "revision": before.revision}
     return bool((await db.readers.update_one(query, {"$set": values})).matched_count)
+
+
+async def forget(db: Database, spider: str, feed_url: str | None = None) -> None:
+    """Delete the times of a feed, or those of a site and of all its feeds."""
+    of_site = {"$regex": rf"^{re.escape(spider)}(?: |$)"}
+    source = of_site if feed_url is None else f"{spider} {feed_url}"
+    update = {"$pull": {"sources": {"source": source}}, "$inc": {"revision": 1}}
+    await db.readers.update_many({"sources.source": source}, update)
 
 
 async def make_feed(db: Database, name: str, now: datetime) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from bson import Binary, decode, encode
 from pymongo import DeleteOne, UpdateOne
 
+from crawler.extract.item_names import name_of, sort_name
 from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
 from crawler.storage.client import Database, Document, Item, in_batches
@@ -27,7 +28,8 @@ MAX_PART_BYTES, MAX_WRITE_BYTES = 8 * 1024**2, 15 * 1024**2
 # The newest visits of a target; older ones keep their contents.
 MAX_VISITS = 50_000
 VISIT_FIELDS = (
-    "at", "outcome", "changed", "content_hash", "archived", "fence", "event", "get_size", "reason",
+    "at", "outcome", "changed", "content_hash", "archived", "fence", "event", "news",
+    "get_size", "reason",
 )  # fmt: skip
 TARGET_FIELDS = (
     "url", "content_hash", "selector_digest", "depth", "history", "last_visit._id", "alias_of",
@@ -86,11 +88,12 @@ async def version_visits(db: Database, spider: str, url: str) -> dict[str, Any]:
 
 
 def post_update(
-    content: Document, markup: Sequence[str], compared: Sequence[str] | None
+    url: str, content: Document, markup: Sequence[str], compared: Sequence[str] | None
 ) -> Document:
     """Return the update of an item with a restated content. compared: None: the default fields."""
     texts = as_texts(content, markup)
     current = {"title": texts.get("title"), "text": texts.get("main_text")}
+    current["sort_name"] = sort_name(name_of(texts, url))
     return content_update(content, markup, compared, current)
 
 

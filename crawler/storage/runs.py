@@ -19,9 +19,11 @@ from crawler import items
 from crawler.errors import StorageError
 from crawler.items import LinkCounts
 from crawler.storage.client import Database, Document, aggregated, count_by
+from crawler.utils.shapes import copied
 from crawler.utils.time import NEVER
 
 WEEK = timedelta(days=7)
+MAX_BASELINE = WEEK
 
 MILLISECOND = timedelta(milliseconds=1)
 # Maximum number of links in a run's document.
@@ -102,6 +104,19 @@ async def has_ended(db: Database, spider: str) -> bool:
     """Return whether a spider had a run that made visits and ended."""
     query: Document = {"spider": spider, "counts.visits": {"$gt": 0}}
     return await db.runs.find_one(query, {"_id": 1}, sort=[("started", -1)]) is not None
+
+
+async def is_baseline(db: Database, spider: str, now: datetime) -> bool:
+    """Return whether the first crawl of a site is not complete: no run has visited all due pages.
+
+    It counts as complete MAX_BASELINE after it began, as caps may leave pages due forever.
+    """
+    first = await db.runs.find_one({"spider": spider}, {"started": 1}, sort=[("started", 1)])
+    if first is not None and now - first["started"] > MAX_BASELINE:
+        return False
+    query: Document = {"spider": spider, "reason": "finished", "counts.due": 0}
+    query["counts.visits"] = {"$gt": 0}
+    return await db.runs.find_one(query, {"_id": 1}) is None
 
 
 async def last_ended(db: Database, spider: str) -> Document | None:
@@ -192,17 +207,7 @@ async def dead_letters(db: Database, spider: str | None = None) -> list[DeadLett
     """Return the dead letters of a spider, of all spiders if None, newest first."""
     query: Document = {} if spider is None else {"spider": spider}
     cursor = db.dead_letters.find(query).sort([("at", -1), ("_id", 1)])
-    return [
-        {
-            "id": row["_id"],
-            "spider": row["spider"],
-            "url": row["url"],
-            "at": row["at"],
-            "leases": row["leases"],
-            "worker": row.get("worker"),
-        }
-        async for row in cursor
-    ]
+    return [{**copied(DeadLetterReport, row), "id": row["_id"]} async for row in cursor]
 
 
 async def dead_letter_keys(

@@ -21,7 +21,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
-from crawler.storage import client, search
+from crawler.storage import client, items, search
 from crawler.storage.client import META, Database, Document
 from crawler.storage.dedup.signatures import (
     BOILERPLATE_INDEXES,
@@ -29,6 +29,8 @@ from crawler.storage.dedup.signatures import (
     LABEL_INDEXES,
     SIGNATURE_INDEXES,
 )
+from crawler.storage.readers import Reader, document_of
+from crawler.storage.users import posts_reader
 
 logger = logging.getLogger(__name__)
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
@@ -47,9 +49,6 @@ COMPRESSED = frozenset(
 # The indexes of these collections, which the server does not compress by default.
 COMPRESSED_INDEXES = COMPRESSED - {"signatures"}
 ZSTD: Document = {"wiredTiger": {"configString": "block_compressor=zstd"}}
-# The function that migrates a database to each version, if stored documents change. Each must be
-# safe to repeat, because a crash may end it halfway.
-MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
 
 # Types of `collections.toml` that are more than a BSON type.
 TYPES: dict[str, Document] = {
@@ -108,10 +107,11 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
         _index("shared_fetch", "spider", "at", partialFilterExpression={"shared_fetch": True}),
-        # For the inbox of changes: of a site and of all, newest first, and of a target.
         _index("event", "spider", "at", "_id", partialFilterExpression={"event": True}),
-        _index("event", "at", "_id", partialFilterExpression={"event": True}),
-        _index("event", "target", "at", partialFilterExpression={"event": True}),
+        # For the inbox of changes: of a site and of all, newest first, and of a target.
+        _index("news", "spider", "at", "_id", partialFilterExpression={"news": True}),
+        _index("news", "at", "_id", partialFilterExpression={"news": True}),
+        _index("news", "target", "at", partialFilterExpression={"news": True}),
         # For the rules of notifications: visits to which they have not been applied.
         _index("notify", "at", "_id", partialFilterExpression={"notify": True}),
     ],
@@ -130,8 +130,35 @@ INDEXES: dict[str, list[IndexModel]] = {
             "_id",
             partialFilterExpression={"guid": _EXISTS},
         ),
+        # Lists of items, by name and by last change, of a site and of a category. The name at the
+        # end lets the server search names without reading the documents.
+        _index("spider", "sort_name", "_id", partialFilterExpression={"sort_name": _EXISTS}),
+        _index(
+            "spider",
+            "categories",
+            "sort_name",
+            "_id",
+            partialFilterExpression={"sort_name": _EXISTS},
+        ),
+        _index(
+            "spider",
+            "changed_at",
+            "_id",
+            "sort_name",
+            partialFilterExpression={"sort_name": _EXISTS},
+        ),
+        _index(
+            "spider",
+            "categories",
+            "changed_at",
+            "_id",
+            "sort_name",
+            partialFilterExpression={"sort_name": _EXISTS},
+        ),
         search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
+        # For searches in a site, the newest posts first.
+        _index("spider", "published", "first_seen", partialFilterExpression={"original": True}),
         _index("item", partialFilterExpression={"item": _EXISTS}),
         _index("link", partialFilterExpression={"link": _EXISTS}),
         _index("cluster", partialFilterExpression={"cluster": _EXISTS}),
@@ -146,7 +173,6 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("push.next_request_at", partialFilterExpression={"hubs.0": _EXISTS}),
         _index("push.unsubscribing", partialFilterExpression={"push.unsubscribing": _EXISTS}),
     ],
-    "reading": [_index("reader"), _index("feed")],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [
         _index("spider", "list"),
@@ -188,10 +214,43 @@ INDEXES: dict[str, list[IndexModel]] = {
     "readers": [
         _index("feed.token", unique=True, partialFilterExpression={"feed.token": _EXISTS}),
     ],
+    "saved_searches": [
+        _index("user", "name", unique=True),
+        _index("feed.token", unique=True, partialFilterExpression={"feed.token": _EXISTS}),
+    ],
     "audit": [
         _index("at", expireAfterSeconds=AUDIT_SECONDS),
         IndexModel([("at", DESCENDING), ("_id", DESCENDING)]),
     ],
+}
+
+
+async def _join_read_states(db: Database) -> None:
+    """Store the posts that users have read like the changes: `reading` becomes `readers`."""
+    async for row in db.readers.find({"sites": {"$exists": True}}):
+        row["sources"] = [{"source": s["site"], "until": s["until"]} for s in row.pop("sites")]
+        row["items"] = [{"item": p["page"], "until": p["until"]} for p in row.pop("pages")]
+        await db.readers.replace_one({"_id": row["_id"]}, row, bypass_document_validation=True)
+    for user in await db.reading.distinct("reader"):
+        reader = Reader(posts_reader(user), revision=1)
+        async for row in db.reading.find({"reader": user}):
+            feed = row["feed"]
+            reader = reader.read_all(row["until"], [feed] if feed else None)
+            posts = db.posts.find({"_id": {"$in": row["read"]}}, {"first_seen": 1})
+            async for post in posts:
+                item = feed, post["_id"], post["first_seen"]
+                reader = reader.with_room().read_items([item])
+        await db.readers.replace_one(
+            {"_id": reader.name}, document_of(reader), upsert=True, bypass_document_validation=True
+        )
+    await db.drop_collection("reading")
+
+
+# The function that migrates a database to each version, if stored documents change. Each must be
+# safe to repeat, because a crash may end it halfway.
+MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
+    4: _join_read_states,
+    5: items.add_sort_names,
 }
 
 

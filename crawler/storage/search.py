@@ -36,6 +36,15 @@ SOURCE_FIELDS = ("spider", "url", "feed", "item", "cluster", "published", "first
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
 
+OF_ITEM: Document = {
+    "_id": {"$ifNull": ["$item", "$_id"]},
+    "score": {"$max": "$score"},
+    "date": {"$min": "$date"},
+    "item": {"$first": "$item"},
+    "posts": {"$push": "$_id"},
+    "clusters": {"$push": "$cluster"},
+}
+
 
 def index_model() -> IndexModel:
     """Return the text index, without stemming and stop words: posts are in many languages.
@@ -110,16 +119,18 @@ async def _united(
     united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in others]
     kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
     scored = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
-    of_item: Document = {
-        "_id": {"$ifNull": ["$item", "$_id"]},
-        "score": {"$max": "$score"},
-        "date": {"$min": "$date"},
-        "item": {"$first": "$item"},
-        "posts": {"$push": "$_id"},
-        "clusters": {"$push": "$cluster"},
-    }
     stages: list[Document] = [*first, *united, *([{"$group": scored}] if united else [])]
-    stages += [{"$group": of_item}, {"$sort": BEST_FIRST}]
+    stages += [{"$group": OF_ITEM}, {"$sort": BEST_FIRST}]
+    async with aclosing(read_items(db, stages, query, condition)) as items:
+        async for item in items:
+            if moment is None or item["date"] >= moment:
+                yield item
+
+
+async def read_items(
+    db: Database, stages: list[Document], query: Query, condition: Document
+) -> AsyncGenerator[Document]:
+    """Yield the items of an aggregation over posts that groups them by OF_ITEM, in its order."""
     try:
         cursor = await db.posts.aggregate(stages, allowDiskUse=True)
     except OperationFailure as error:
@@ -134,9 +145,8 @@ async def _united(
             for batch in in_batches(
                 await _matching(db, rows, condition) if condition else rows, BATCH
             ):
-                for item in await _items(db, batch, query, condition):
-                    if moment is None or item["date"] >= moment:
-                        yield item
+                for item in await items_of(db, batch, query, condition):
+                    yield item
 
 
 async def _matching(db: Database, rows: Sequence[Document], condition: Document) -> list[Document]:
@@ -163,10 +173,13 @@ async def _matching(db: Database, rows: Sequence[Document], condition: Document)
     ]
 
 
-async def _items(
+async def items_of(
     db: Database, rows: Sequence[Document], query: Query, condition: Document
 ) -> list[Document]:
-    """Return the items of some rows, in order, if one of their sources still matches."""
+    """Return the items of some rows, in order, if one of their sources still matches.
+
+    row: with `score`, the `_id`s of `posts` that may match, and `item`; each item has its own
+    """
     originals: Document = {"original": True}
     originals["_id"] = {"$in": [id_ for row in rows for id_ in row["posts"]]}
     posts = {post["_id"]: post async for post in db.posts.find(originals, FIELDS)}
@@ -197,7 +210,7 @@ async def _items(
             shown.append(
                 best
                 | {"published": published, "first_seen": seen, "date": published or seen}
-                | {"score": row["score"], "sources": of_item}
+                | {"score": row["score"], "sources": of_item, "row": row}
             )
     return shown
 

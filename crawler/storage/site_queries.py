@@ -22,14 +22,15 @@ from crawler.items import Kind
 from crawler.storage import plans, runs, sites, target_queries, targets
 from crawler.storage.client import Database, Document, aggregated, all_of, count_by
 from crawler.storage.paging import (
+    MAX_SCANNED,
     Key,
+    Listing,
     Order,
     Rows,
     aggregated_targets,
     draw_keys,
     keys_of,
-    later,
-    read_page,
+    search_page,
 )
 from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.sites import Marks
@@ -40,8 +41,6 @@ from crawler.utils.urls import like
 
 # Targets are overdue after this time, because plans have a resolution of an hour.
 OVERDUE = timedelta(hours=1)
-# Maximum number of targets that a page tests with conditions that its index does not have.
-MAX_SCANNED = 20_000
 # Maximum number of failing targets to group, and of groups and categories to return.
 MAX_FAILING = 200_000
 MAX_GROUPS = 100
@@ -111,31 +110,11 @@ async def page_of_targets(
     """Return a page of the targets of a site. after: last key of the previous page; None: first."""
     indexed, order, rest = query_of(spider, wanted, now)
     # Without it, the server tries all indexes of the spider, which takes 30 times as long.
-    hint = _index_of(indexed, order)
-    if after is not None and len(after) != len(order):
-        # A cursor of another order.
-        after = None
+    listing = Listing(indexed, rest, order, _index_of(indexed, order))
     fields = dict.fromkeys(FIELDS, 1)
-    if not rest:
-        found = await read_page(db.targets, indexed, order, limit, after, fields, hint)
-        return TargetPage([target_queries.state_of(row) for row in found.rows], found.last)
-    # The end of the part to search, by the keys of the index only.
-    part = indexed if after is None else {"$and": [indexed, later(order, after)]}
-    keys = {"_id": 0} | {name: 1 for name, _ in order}
-    scanned = db.targets.find(part, keys, hint=hint).sort(list(order))
-    border = await scanned.skip(MAX_SCANNED).limit(1).to_list(1)
-    end = tuple(border[0][name] for name, _ in order) if border else None
-    query: Document = {"$and": [indexed, rest]}
-    if end is not None:
-        # The range of the first field, where the server stops reading the index.
-        (name, direction), limit_value = order[0], end[0]
-        query["$and"].append({name: {"$lte" if direction > 0 else "$gte": limit_value}})
-        query["$and"].append({"$nor": [later(order, end)]})
-    found = await read_page(db.targets, query, order, limit, after, fields, hint)
+    found, is_partial = await search_page(db.targets, listing, limit, after, fields, MAX_SCANNED)
     rows = [target_queries.state_of(row) for row in found.rows]
-    if found.last is None and end is not None:
-        return TargetPage(rows, end, is_partial=True)
-    return TargetPage(rows, found.last)
+    return TargetPage(rows, found.last, is_partial)
 
 
 def query_of(

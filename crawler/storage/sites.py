@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -194,17 +194,20 @@ class Marks:
     """The settings of a site that users change in the web app.
 
     paused_at: time since which the service starts no runs of the site; None: not paused
+    title:     name that people see in place of the name of the site; empty: that name
     """
 
     paused_at: datetime | None = None
     tags: tuple[str, ...] = ()
+    title: str = ""
 
 
 async def marks(db: Database) -> dict[str, Marks]:
     """Return the users' settings for each site that had a run, by name."""
-    cursor = db.sites.find({}, {"paused_at": 1, "tags": 1})
+    cursor = db.sites.find({}, {"paused_at": 1, "tags": 1, "title": 1})
     return {
-        row["_id"]: Marks(row.get("paused_at"), tuple(row.get("tags", ()))) async for row in cursor
+        row["_id"]: Marks(row.get("paused_at"), tuple(row.get("tags", ())), row.get("title", ""))
+        async for row in cursor
     }
 
 
@@ -229,6 +232,17 @@ async def resume(db: Database, name: str) -> None:
 async def set_tags(db: Database, name: str, tags: Sequence[str]) -> None:
     """Replace the tags of a site; raises ConfigError before its first run."""
     await _mark(db, name, {"$set": {"tags": list(tags)}})
+
+
+async def set_title(db: Database, name: str, title: str) -> None:
+    """Replace the name that people see; empty: the name of the site. Raises ConfigError."""
+    await _mark(db, name, {"$set": {"title": title}} if title else {"$unset": {"title": ""}})
+
+
+async def titles(db: Database, names: Collection[str]) -> dict[str, str]:
+    """Return the names that people see of the sites that have one, by name."""
+    query: Document = {"_id": {"$in": list(names)}, "title": {"$exists": True}}
+    return {row["_id"]: row["title"] async for row in db.sites.find(query, {"title": 1})}
 
 
 async def _mark(db: Database, name: str, update: Document | list[Document]) -> None:

@@ -23,6 +23,7 @@ from crawler.storage import alarms, runs, targets
 from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.paging import Order
 from crawler.storage.targets import BATCH, DEAD_LINK, MUTED
+from crawler.utils.shapes import copied
 from crawler.utils.time import HOUR_MILLISECONDS, NEVER
 from crawler.utils.urls import HOST_FIRST, bare, canonical, host_of, is_http, target_id, variants
 
@@ -131,24 +132,10 @@ def state_of(target: Document) -> TargetState:
     """Return the state of a stored target."""
     last = target.get("last_visit") or {}
     return {
+        **copied(TargetState, target),
         "id": target_id(target["_id"]),
-        "spider": target["spider"],
-        "url": target["url"],
-        "kind": target["kind"],
-        "start": bool(target.get("start")),
-        "categories": target.get("categories", []),
-        "first_seen": target["first_seen"],
-        "next_visit": target["next_visit"],
-        "visited_at": target.get("visited_at"),
-        "changed_at": target.get("changed_at"),
-        "outcome": target.get("outcome"),
         "reason": last.get("reason"),
         "status": last.get("status"),
-        "consecutive_errors": target.get("consecutive_errors", 0),
-        "gone": bool(target.get("gone")),
-        "alias_of": target.get("alias_of"),
-        "dead_lettered_at": target.get("dead_lettered_at"),
-        "muted_at": target.get("muted_at"),
     }
 
 
@@ -315,14 +302,8 @@ async def summary(db: Database, spider: str | None, now: datetime) -> TargetCoun
     totals: Document = next(iter(rows.pop("totals")), {})
     n = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
     return {
+        **copied(TargetCounts, totals),
         "targets": sum(n["kinds"].values()),
-        "due": totals.get("due", 0),
-        "unlisted": totals.get("unlisted", 0),
-        "gone": totals.get("gone", 0),
-        "dead_links": totals.get("dead_links", 0),
-        "aliases": totals.get("aliases", 0),
-        "errors": totals.get("errors", 0),
-        "kept_bytes": totals.get("kept_bytes", 0),
         "kinds": {str(kind): n["kinds"].get(str(kind), 0) for kind in Kind},
         "categories": dict(sorted(n["categories"].items())),
         "outcomes": {name or "never visited": k for name, k in n["outcomes"].items()},
@@ -335,19 +316,33 @@ async def find(db: Database, key: str) -> Document | None:
     return await db.targets.find_one({"_id": key})
 
 
-async def make_due(db: Database, key: str, now: datetime) -> bool:
-    """Make a target due, even if it was dead-lettered; return False if it is muted or retired.
+async def keys_of(db: Database, spider: str, urls: Sequence[str]) -> dict[str, str]:
+    """Return the keys of a spider's targets that visit these canonical URLs, by URL.
+
+    The target of an alias is the one that it leads to.
+    """
+    own: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    fields = {"url": 1, "aliases": 1, "alias_of": 1}
+    async for row in db.targets.find(await targets.with_url(db, urls, spider), fields):
+        own[row["url"]] = f"{spider} {row.get('alias_of', row['url'])}"
+        aliases |= dict.fromkeys(row.get("aliases", ()), row["_id"])
+    keys = aliases | own
+    return {url: keys[url] for url in urls if url in keys}
+
+
+async def make_due(db: Database, keys: Sequence[str], now: datetime) -> set[str]:
+    """Make targets due, even dead-lettered ones; return the keys of all but muted and retired ones.
 
     A visit that is in progress sets the next visit again.
     """
     query: Document = {
-        "_id": key, "muted_at": {"$exists": False}, "retired": {"$exists": False},
+        "_id": {"$in": list(keys)}, "muted_at": {"$exists": False}, "retired": {"$exists": False},
     }  # fmt: skip
-    sooner: Document = {"$min": {"next_visit": now}}
-    if (await db.targets.update_one(query, sooner)).matched_count == 0:
-        return False
-    await runs.retry_dead_letters(db, [key], now)
-    return True
+    await db.targets.update_many(query, {"$min": {"next_visit": now}})
+    due = {row["_id"] async for row in db.targets.find(query, {"_id": 1})}
+    await runs.retry_dead_letters(db, list(due), now)
+    return due
 
 
 async def retire_unmatched(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:

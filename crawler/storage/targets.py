@@ -223,6 +223,7 @@ def from_document(document: Document) -> Target:
         depth=document.get("depth", 0),
         redundant_lists=document.get("redundant_lists", 0),
         is_redundant=document.get("redundant", False),
+        differing=document.get("differing", 0),
         post=document.get("post"),
         canonical_url=document.get("canonical_url"),
         alias_of=document.get("alias_of"),
@@ -369,14 +370,16 @@ def _with_breakage(update: Document, visit: Visit) -> Document:
 
 
 def _content_state(visit: Visit) -> Document:
-    fetched = visit.fetched
+    fetched, target = visit.fetched, visit.fetched.target
+    of_list = {"differing": target.differing + 1 if fetched.differs else 0}
+    of_kind = of_list if target.kind is Kind.LIST else {}
     state: Document = {
         "etag": fetched.validators.etag,
         "last_modified": fetched.validators.last_modified,
     }
     if visit.outcome is Outcome.NOT_MODIFIED:
-        return {name: value for name, value in state.items() if value}
-    state |= {
+        return {name: value for name, value in state.items() if value} | of_kind
+    state |= of_kind | {
         "raw_hash": fetched.raw_hash,
         "content_hash": fetched.content_hash,
         "size": fetched.size,

@@ -12,6 +12,7 @@ ones.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -58,7 +59,7 @@ from crawler.storage.schema import (
     restore_mark,
 )
 from crawler.utils.process import Say
-from crawler.utils.time import start_of_day
+from crawler.utils.time import start_of_day, steady_seconds
 
 RAW = CodecOptions(document_class=RawBSONDocument)
 BATCH, BATCH_BYTES = 1000, 8 * 1024**2
@@ -75,6 +76,8 @@ META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{T
 OPTIONS = ("validator", "validationLevel", "validationAction", "capped", "size", "max", "collation")
 # Maximum number of documents in a batch of an export; the server also limits a batch to 16 MB.
 EXPORT_BATCH = 10_000
+# Interval of checks whether a crawl has ended.
+WAIT_POLL_SECONDS = 0.5
 DAY = timedelta(days=1)
 FIRST_DAY = datetime.min.replace(tzinfo=UTC)
 SIZE_BYTES = 4
@@ -109,11 +112,17 @@ class Contents:
 
 
 @asynccontextmanager
-async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None]:
+async def writers_locked_out(
+    db: Database, config: Config, wait_seconds: float = 0.0, say: Say = lambda _: None
+) -> AsyncIterator[None]:
     """Keep crawls, replans and rebuilds from starting during a block, on any machine.
 
-    Raises ServerError if one of them is running.
+    wait_seconds: time to wait until those that are running have ended; meanwhile, none of the
+                  others starts
+
+    Raises ServerError if one of them is still running.
     """
+    deadline = steady_seconds() + wait_seconds
     spiders = sorted({str(name) for name in (*await runs.spiders(db), *await targets.spiders(db))})
     writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
     for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
@@ -124,7 +133,15 @@ async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None
     async with AsyncExitStack() as stack:
         try:
             for lease, message in writers.items():
-                await stack.enter_async_context(leases.held(db, config, lease, message))
+                while True:
+                    try:
+                        await stack.enter_async_context(leases.held(db, config, lease, message))
+                        break
+                    except Busy:
+                        if steady_seconds() >= deadline:
+                            raise
+                    say(f"waiting: {message}")
+                    await asyncio.sleep(WAIT_POLL_SECONDS)
         except Busy as busy:
             raise ServerError(
                 f"{busy.without_ending}. Wait until it has finished, or stop it"

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.paging import Key, Rows, read_page
+from crawler.utils.shapes import copied
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.@+-]{0,63}", re.ASCII)
 # Names under which the audit list has changes that no user made.
@@ -119,6 +120,16 @@ async def any_exists(db: Database) -> bool:
     return await db.users.find_one({}, {"_id": 1}) is not None
 
 
+async def is_only(db: Database) -> bool:
+    """Return whether there is exactly one user."""
+    return await db.users.count_documents({}, limit=2) == 1
+
+
+def posts_reader(name: str) -> str:
+    """Return the `_id` in `readers` of the posts that a user has read."""
+    return f"{name} posts"
+
+
 async def find(db: Database, name: str) -> StoredUser | None:
     """Return the user of a name in its stored form; None if there is none."""
     row = await db.users.find_one({"_id": name})
@@ -163,8 +174,8 @@ async def remove(db: Database, name: str) -> None:
         raise await unknown(db, name)
     await end_sessions(db, name)
     await db.api_tokens.delete_many({"user": name})
-    await db.readers.delete_one({"_id": name})
-    await db.reading.delete_many({"reader": name})
+    await db.readers.delete_many({"_id": {"$in": [name, posts_reader(name)]}})
+    await db.saved_searches.delete_many({"user": name})
 
 
 @asynccontextmanager
@@ -281,13 +292,9 @@ class TokenRow(TypedDict):
 def token_row(document: Document) -> TokenRow:
     """Return the token that a document describes, with the beginning of its hash as its id."""
     return {
+        **copied(TokenRow, document),
         "id": document["_id"][:ID_CHARACTERS],
-        "user": document["user"],
-        "label": document["label"],
         "scopes": sorted(map(Scope, document["scopes"])),
-        "created_at": document["created_at"],
-        "used_at": document["used_at"],
-        "expires_at": document.get("expires_at"),
     }
 
 

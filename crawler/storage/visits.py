@@ -14,7 +14,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.errors import ConfigError
-from crawler.items import FAILED, SEEN, Event, Outcome, Visit
+from crawler.items import FAILED, SEEN, Event, Kind, Outcome, Visit
 from crawler.storage.client import Database, Document, aggregated
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
@@ -187,6 +187,7 @@ def row_of(visit: Visit) -> Document:
         row["shared_fetch"] = True
     if is_event(visit):
         row["event"] = True
+        row |= {"news": True} if is_news(visit) else {}
     if visit.broken is not None:
         row["broken"] = str(visit.broken.how)
     if visit.reason:
@@ -228,7 +229,7 @@ def _mark_of(visit: Visit) -> Document:
 def events_of(visit: Visit, duplicates: int) -> frozenset[Event]:
     """Return the events of a visit. duplicates: number of near-duplicates that it stores."""
     events: set[Event] = set()
-    if is_event(visit):
+    if is_event(visit) and is_news(visit):
         is_back = visit.outcome in SEEN and visit.fetched.target.consecutive_gone > 0
         if visit.outcome is Outcome.GONE:
             events.add(Event.GONE)
@@ -253,6 +254,19 @@ def is_event(visit: Visit) -> bool:
         return visit.consecutive_gone == 1 and target.content_hash is not None
     is_back = visit.outcome in SEEN and target.consecutive_gone > 0
     return is_back or visit.outcome in (Outcome.NEW, Outcome.CHANGED)
+
+
+def is_news(visit: Visit) -> bool:
+    """Return whether people are told of an event.
+
+    They are not told of the pages of the first crawl of a site and the posts of the first visit of
+    a feed, which are there to begin with, nor of new links on list pages, as they are told of the
+    items.
+    """
+    kind = visit.fetched.target.kind
+    if visit.outcome is Outcome.NEW:
+        return not visit.is_baseline and kind not in (Kind.LIST, Kind.FEED)
+    return not (kind is Kind.LIST and visit.outcome is Outcome.CHANGED)
 
 
 def log_row_of(visit: Visit) -> Document:

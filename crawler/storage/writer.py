@@ -91,11 +91,13 @@ class Surroundings:
     leases:    of this process; None: others store nothing meanwhile
     in_flight: targets that this process works on, which a batch cannot exceed; None: unknown
     archive:   archive of the site, which is written before each batch; None without one
+    is_baseline: whether the first crawl of the site is not complete
     """
 
     leases: Leases | None = None
     in_flight: InFlight | None = None
     archive: ArchiveWriter | None = None
+    is_baseline: bool = False
 
 
 class LeaseUncertain(Exception):
@@ -133,7 +135,7 @@ class Writer:
         self._size_limits = posts.SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases, self._archive = around.leases, around.archive
-        self._in_flight = around.in_flight
+        self._in_flight, self._is_baseline = around.in_flight, around.is_baseline
         if self._in_flight is not None:
             self._in_flight.watch(self._check)
         self.wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
@@ -302,7 +304,7 @@ class Writer:
         """Store a batch; return the visits whose targets were visited or taken over meanwhile."""
         wanted = await self.wanted.read()
         for visit in batch:
-            visit.wanted = wanted
+            visit.wanted, visit.is_baseline = wanted, self._is_baseline
             await self._write_links(visit)
         await identity.settle_aliases(self._db, self._registry, batch, self._longest)
         await identity.set_items(self._db, batch)

@@ -1,8 +1,9 @@
-"""Compare two texts: the size of their difference, and a diff of lines and words for display.
+"""Compare two texts: the size of their difference, and the lines and words that differ.
 
-The texts are untrusted, so time and output are bounded. Sequences are compared exactly until a
-budget of pairs is used up. After that, items that occur once in both sequences serve as anchors,
-and everything between two anchors counts as replaced. The result is still correct, but not minimal.
+`crawler.utils.edits` shows differences. The texts are untrusted, so time is bounded. Sequences are
+compared exactly until a budget of pairs is used up. After that, items that occur once in both
+sequences serve as anchors, and everything between two anchors counts as replaced. The result is
+still correct, but not minimal.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rapidfuzz.distance import Indel, LCSseq, Postfix, Prefix
-
-from crawler.utils.terminal import visible
 
 # Above this many pairs of characters, the exact distance takes more than 1 s: compare lines.
 EXACT_PAIRS = 40_000_000_000
@@ -31,19 +30,13 @@ MAX_PAIRS = 400_000_000
 MAX_LEVELS = 20
 # Longer texts are not split into words.
 MAX_WORD_CHARACTERS = 2_000_000
-CONTEXT_LINES = 2
-CONTEXT_CHARACTERS = 60
-# Longer lines are compared by word.
-LONG_LINE = 160
-# Changed parts that are longer are shortened to their start and end.
-MAX_PART = 2000
-# Characters of word-by-word output in one place, and of a whole diff.
-MAX_WORD_DIFF_CHARACTERS = 20_000
-MAX_CHARACTERS = 200_000
+# Scripts without spaces: each character is a word.
+UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
+LETTER = rf"[^\W{UNSPACED}]"
 # A number with its separators and sign of currency, and a word with its hyphens, are one word.
-WORD = re.compile(r"[£$€¥]?\w+(?:[.,:'\u2019/-]\w+)*(?: ?[€£%])?|\s+|.", re.S)
-JOINING = ".,:'\u2019/-£$€¥%"
-# A line without spaces, as in Chinese, is not searched further for the start of a word.
+WORD = re.compile(rf"[£$€¥]?{LETTER}+(?:[.,:'\u2019/-]{LETTER}+)*(?: ?[€£%])?|\s+|.", re.S)
+WITHIN_WORD = re.compile(rf"(?:{LETTER}|[.,:'\u2019/£$€¥%-]){{2}}")
+# A line without spaces is not searched further for the start of a word.
 MAX_WORD_LENGTH = 40
 Run = tuple[int, int, int]
 Opcode = tuple[bool, int, int, int, int]
@@ -252,7 +245,7 @@ def by_word(before: str, after: str, matcher: Matcher) -> list[Change]:
 def _in_word(text: str, at: int) -> bool:
     if not 0 < at < len(text):
         return False
-    return all(each.isalnum() or each in JOINING for each in text[at - 1 : at + 1])
+    return WITHIN_WORD.fullmatch(text, at - 1, at + 1) is not None
 
 
 def _merged(changes: Sequence[Change]) -> list[Change]:
@@ -283,116 +276,3 @@ def _merged(changes: Sequence[Change]) -> list[Change]:
     if size:
         merged.append(Change(same, "".join(old), "".join(new)))
     return [*merged, Change(gap, "", "")] if gap else merged
-
-
-def unified(before: Sequence[str], after: Sequence[str], names: tuple[str, str]) -> list[str]:
-    """Return a readable diff of two texts: line by line, and word by word for long lines.
-
-    Output lines begin with a space (unchanged), `-`, `+`, or `~`. In `~` lines, `[-…-]` marks
-    deleted and `{+…+}` inserted words. Long parts are shortened, and unsafe characters are escaped.
-    Output beyond MAX_CHARACTERS is left out, and a last line reports that.
-    """
-    matcher = Matcher()
-    hunks = _hunks(list(matcher.opcodes(before, after)))
-    lines: list[str] = []
-    room = MAX_CHARACTERS
-    for line in _formatted(before, after, hunks, matcher):
-        room -= len(line)
-        if room < 0:
-            lines.append("… diff truncated; use --json for both versions in full")
-            break
-        lines.append(line)
-    return [f"--- {names[0]}", f"+++ {names[1]}", *lines] if lines else []
-
-
-def _hunks(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Group changes that are close to each other, with a few equal lines of context."""
-    hunk: list[Opcode] = []
-    for n, (equal, i, i_end, j, j_end) in enumerate(opcodes):
-        if not equal:
-            hunk.append((equal, i, i_end, j, j_end))
-            continue
-        first, last = n == 0, n == len(opcodes) - 1
-        head = 0 if first else min(CONTEXT_LINES, i_end - i)
-        tail = 0 if last else min(CONTEXT_LINES, i_end - i)
-        if not first and not last and i_end - i <= 2 * CONTEXT_LINES:
-            hunk.append((equal, i, i_end, j, j_end))
-            continue
-        if head:
-            yield [*hunk, (True, i, i + head, j, j + head)]
-        hunk = [(True, i_end - tail, i_end, j_end - tail, j_end)] if tail else []
-    if any(not equal for equal, *_ in hunk):
-        yield hunk
-
-
-def _formatted(
-    before: Sequence[str], after: Sequence[str], hunks: Iterator[list[Opcode]], matcher: Matcher
-) -> Iterator[str]:
-    for hunk in hunks:
-        (_, i, _, j, _), (_, _, i_end, _, j_end) = hunk[0], hunk[-1]
-        yield f"@@ -{_range(i, i_end)} +{_range(j, j_end)} @@"
-        for equal, start, stop, to, to_stop in hunk:
-            old, new = before[start:stop], after[to:to_stop]
-            if equal:
-                yield from (f" {_shortened(line, 2 * CONTEXT_CHARACTERS)}" for line in old)
-                continue
-            # From the first long line on, compare by word.
-            pairs = list(zip(old, new, strict=False))
-            long = (n for n, pair in enumerate(pairs) if max(map(len, pair)) > LONG_LINE)
-            at = next(long, max(len(old), len(new)))
-            yield from (f"-{_shortened(line, MAX_PART)}" for line in old[:at])
-            yield from (f"+{_shortened(line, MAX_PART)}" for line in new[:at])
-            if at < len(pairs):
-                yield from _word_lines("\n".join(old[at:]), "\n".join(new[at:]), matcher)
-
-
-def _range(start: int, stop: int) -> str:
-    """Format the line numbers of a hunk like `diff -u`."""
-    first = start + 1 if stop > start else start
-    return f"{first}" if stop - start == 1 else f"{first},{stop - start}"
-
-
-def _word_lines(before: str, after: str, matcher: Matcher) -> Iterator[str]:
-    """Yield the lines of a word-by-word diff, up to about MAX_WORD_DIFF_CHARACTERS characters."""
-    changes = by_word(before, after, matcher)
-    parts: list[str] = []
-    room = MAX_WORD_DIFF_CHARACTERS
-    for n, change in enumerate(changes):
-        last = n == len(changes) - 1 and not (change.old or change.new)
-        parts.append(_context(change.same, first=n == 0, last=last))
-        parts += _marked(change.old, "[-", "-]"), _marked(change.new, "{+", "+}")
-        room -= sum(map(len, parts[-3:]))
-        if room < 0:
-            parts.append(f"\n… {len(changes) - n - 1:,} more changes …")
-            break
-    for line in "".join(parts).split("\n"):
-        yield f"~{line}"
-
-
-def _marked(text: str, begin: str, end: str) -> str:
-    """Put each line of a changed part between marks."""
-    lines = _shortened(text, MAX_PART).split("\n")
-    return "\n".join(f"{begin}{line}{end}" if line else "" for line in lines)
-
-
-def _context(text: str, *, first: bool, last: bool) -> str:
-    """Return the unchanged text around a change; a long text is shortened to three lines."""
-    head = CONTEXT_CHARACTERS // 2 if first else CONTEXT_CHARACTERS
-    tail = 0 if last else CONTEXT_CHARACTERS
-    if len(text) <= head + tail + CONTEXT_CHARACTERS:
-        return visible(text, spaces=True)
-    begin, end = text[:head].rstrip("\n"), text[len(text) - tail :] if tail else ""
-    space_at = end.find(" ")
-    end = end[space_at + 1 :] if 0 <= space_at < CONTEXT_CHARACTERS // 3 else end
-    left_out = len(text) - len(begin) - len(end)
-    shown = visible(begin, spaces=True), visible(end, spaces=True)
-    return f"\n… {left_out:,} characters …\n".join(shown).rstrip("\n")
-
-
-def _shortened(text: str, max_characters: int) -> str:
-    """Escape a text for display, and shorten a long one to its start and end."""
-    half, left_out = max_characters // 2, len(text) - max_characters
-    if left_out <= CONTEXT_CHARACTERS:
-        return visible(text, spaces=True)
-    shown = visible(text[:half], spaces=True), visible(text[-half:], spaces=True)
-    return f" … {left_out:,} characters … ".join(shown)

@@ -119,7 +119,7 @@ class SafeCsvExporter(CsvItemExporter):
         """Write an item as a row."""
         values = ItemAdapter(item)
         if any(isinstance(value, Mapping) for value in values.values()):
-            item = dict(_columns_of(values, self.fields_to_export or ()))
+            item = dict(flattened(values, self.fields_to_export or ()))
         super().export_item(item)
 
     def serialize_field(self, field: Mapping[str, Any] | Field, name: str, value: Any) -> Any:
@@ -128,7 +128,7 @@ class SafeCsvExporter(CsvItemExporter):
         return without_formula(value) if isinstance(value, str) else value
 
 
-def _columns_of(values: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def flattened(values: Mapping[str, Any], columns: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield names and values of columns: a dict as its values, or as JSON if it is a column."""
     for name, value in values.items():
         if not isinstance(value, Mapping):

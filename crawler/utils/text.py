@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cache
 from typing import Any, Literal
@@ -82,6 +82,9 @@ def differs(before: Any, after: Any) -> bool:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
+MINUS = "\N{MINUS SIGN}"
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def without_surrogates(text: str) -> str:
@@ -90,6 +93,20 @@ def without_surrogates(text: str) -> str:
     They are halves of characters, from programs that cut a text within an emoji.
     """
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def one_line(text: str, max_characters: int) -> str:
+    """Return a text without line breaks and control characters, cut to a number of characters."""
+    shown = " ".join(_CONTROL.sub(" ", text).split())
+    return shown if len(shown) <= max_characters else f"{shown[: max_characters - 1]}…"
+
+
+def signed_percent(ratio: float) -> str:
+    """Format how much a number changed in percent, with its sign: `+20 %`."""
+    percents = abs(100 * ratio)
+    decimals = 0 if percents >= 99.95 else 1
+    text = f"{percents:,.{decimals}f}".removesuffix(".0")
+    return f"{MINUS if ratio < 0 else '+'}{text} %"
 
 
 def normalized(form: Form, text: str, max_characters: int | None = None) -> str:
@@ -246,16 +263,24 @@ def moment(at: datetime, now: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC (in {span((at - now).total_seconds())})"
 
 
-def span(seconds: float) -> str:
-    """Format a duration or an age: `45 s`, `39 min`, `10.7 h`, `3 days`."""
+def day(at: date) -> str:
+    """Format a date as people write it: `20 Nov 2026`."""
+    return f"{at.day} {MONTHS[at.month - 1]} {at.year}"
+
+
+def span(seconds: float, *, is_exact: bool = True) -> str:
+    """Format a duration or an age: `45 s`, `39 min`, `10.7 h`, `3 days`.
+
+    is_exact: whether small numbers of hours and days have a decimal
+    """
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * MINUTE:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:
-        return f"{round(seconds / HOUR, 1):g} h"
+        return f"{round(seconds / HOUR, 1 if is_exact else None):g} h"
     days = seconds / DAY
-    return f"{round(days, 1 if days < 10 else None):g} days"
+    return f"{round(days, 1 if is_exact and days < 10 else None):g} days"
 
 
 def period(hours: float) -> str:

@@ -14,7 +14,7 @@ import math
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
@@ -36,6 +36,9 @@ MAX_UNIX_YEAR = 2100
 # A date without separators and its hour, or hour and minute, as in 202407151230.
 JOINED = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(\d\d)(\d\d)?")
 MAX_DATE_CHARACTERS = 200
+ISO_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:\d\d))?", re.ASCII
+)
 # The name of a region such as America/New_York at the end of a date, maybe in brackets, or a North
 # American time. What follows an offset is a comment, as in `+01:00[Europe/Paris][u-ca=gregory]`.
 REGION = re.compile(
@@ -65,6 +68,20 @@ def start_of_day(moment: datetime) -> datetime:
 def iso(moment: datetime) -> str:
     """Format an aware time as `2026-05-01T12:00:00Z`."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def time_in(text: str) -> datetime | date | None:
+    """Return the time in a text such as `2026-05-01T12:00:00Z`, or the date; None without one.
+
+    A midnight is the date: as values of a page, dates are stored as times.
+    """
+    if ISO_TIME.fullmatch(text) is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if any((at.hour, at.minute, at.second, at.microsecond)) else at.date()
 
 
 def milliseconds(moment: datetime) -> int:

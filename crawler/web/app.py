@@ -35,6 +35,7 @@ from crawler.reports.site_history import ChangeCounts, VisitCounts
 from crawler.storage import users
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
+from crawler.web.backups import Backups
 from crawler.web.dependencies import WebDatabase
 from crawler.web.middleware import (
     UNLIMITED,
@@ -47,8 +48,10 @@ from crawler.web.middleware import (
 from crawler.web.options import CALLBACK, SubscriptionOptions, WebOptions
 from crawler.web.pages import STATIC, add_error_handlers, error_page, page, path_to
 from crawler.web.passwords import FailureLimit, Hashing
-from crawler.web.routes import AREAS
+from crawler.web.routes import AREAS, sites
 from crawler.web.routes.board import Streams
+from crawler.web.routes.site_actions import Removals
+from crawler.web.service import AppService
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.site_views import Figures
 from crawler.web.subprocesses import Crawls, DuplicateJobs, Planner, Subprocesses
@@ -93,6 +96,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(close, app)
+            if options.service:
+                app.state.service.start()
             if push is not None:
                 await stack.enter_async_context(push.requesting())
             yield
@@ -120,7 +125,11 @@ def create_app(
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.settings)
+    app.state.removals = Removals(app.state.database)
+    app.state.backups = Backups(config)
+    app.state.service = AppService(options.settings, config.grace_seconds)
     app.state.inbox_windows = Windows()
+    app.state.spreadsheets = asyncio.Semaphore(sites.MAX_SPREADSHEETS)
     app.state.visit_counts, app.state.change_counts = VisitCounts(), ChangeCounts()
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
@@ -139,7 +148,10 @@ def create_app(
 
 async def close(app: FastAPI) -> None:
     """Stop background work and close the database."""
+    await app.state.service.close()
     await app.state.crawls.close()
+    await app.state.removals.close()
+    await app.state.backups.close()
     await Subprocesses.of(app).close()
     await app.state.planner.close()
     await app.state.duplicate_jobs.jobs.close()

@@ -26,6 +26,7 @@ LEVELS = 6
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT = 8, 2, 28
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 720, 180, 48
 DOT_RADIUS = 3
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_DOT = 56, 18, 2
 # Size of the charts that templates draw.
 WIDTH = 1000
 LANE_HEIGHT = 22
@@ -53,6 +54,32 @@ def bars(values: Sequence[float], label: str) -> Markup:
         '<svg class="spark" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" '
         'aria-label="{2}"><title>{2}</title>{3}</svg>'
     ).format(width, BAR_HEIGHT, label, Markup("").join(drawn))
+
+
+def spark(values: Sequence[float]) -> Markup:
+    """Return at least two numbers as a small line of steps with its end marked, without a label.
+
+    Each number has the same width, however long it lasted.
+    """
+    low, high = min(values), max(values)
+    step = (SPARK_WIDTH - 2 * SPARK_DOT) / len(values)
+    heights = [
+        SPARK_HEIGHT - SPARK_DOT - (SPARK_HEIGHT - 2 * SPARK_DOT) * _share(value, low, high)
+        for value in values
+    ]
+    path = f"M{SPARK_DOT} {heights[0]:.1f}"
+    for place, height in enumerate(heights[1:], 1):
+        path += f"H{SPARK_DOT + place * step:.1f}V{height:.1f}"
+    end = SPARK_WIDTH - SPARK_DOT
+    return Markup(
+        '<svg class="sparkline" viewBox="0 0 {0} {1}" width="{0}" height="{1}" aria-hidden="true">'
+        '<path d="{2}H{3}"/><circle cx="{3}" cy="{4}" r="{5}"/></svg>'
+    ).format(SPARK_WIDTH, SPARK_HEIGHT, path, end, f"{heights[-1]:.1f}", SPARK_DOT)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return the place of a number between others; halves, because a difference may overflow."""
+    return (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5
 
 
 def week(days: Sequence[DayVisits]) -> Markup:

@@ -211,18 +211,22 @@ def _unpacked(value: Any) -> Any:
     raise ValueError("not a cursor")
 
 
-def _pagination(
-    limit: Annotated[
-        int, Query(ge=1, le=MAX_ROWS, description="maximum number of rows")
-    ] = USUAL_ROWS,
-    cursor: Annotated[
-        str | None,
-        Query(
-            max_length=MAX_CURSOR_CHARACTERS,
-            description="value of next in the page before; absent: first page",
-        ),
-    ] = None,
-) -> Pagination:
+CursorQuery = Annotated[
+    str | None,
+    Query(
+        max_length=MAX_CURSOR_CHARACTERS,
+        description="value of next in the page before; absent: first page",
+    ),
+]
+LimitQuery = Annotated[int, Query(ge=1, le=MAX_ROWS, description="maximum number of rows")]
+
+
+def _pagination(limit: LimitQuery = USUAL_ROWS, cursor: CursorQuery = None) -> Pagination:
+    return pagination_of(limit, cursor)
+
+
+def pagination_of(limit: int, cursor: str | None) -> Pagination:
+    """Return the page for a cursor; raises HTTPException (422) for a text that is not one."""
     try:
         return Pagination(limit, key_of(cursor) if cursor else None)
     except ValueError:

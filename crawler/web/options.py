@@ -98,6 +98,7 @@ class WebOptions:
     settings:   `-s NAME=VALUE` words for the commands and page fetches that users start
     dashboards: folder of templates of dashboards; None: the built-in page of all cells
     push:       subscriptions to request from WebSub hubs; None: no pushes
+    service:    whether the app crawls what is due, while no other service does
     hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
@@ -109,6 +110,7 @@ class WebOptions:
     settings: tuple[str, ...] = ()
     dashboards: Path | None = None
     push: SubscriptionOptions | None = None
+    service: bool = False
     hosts_setting: str = "FRESHET_WEB_HOSTS"
 
     @property

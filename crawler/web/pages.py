@@ -33,16 +33,20 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Scope
 
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError, cause_of
+from crawler.extract.item_values import difference_of, percent_of
 from crawler.utils.text import (
     amount,
     count,
+    day,
     documents,
     megabytes,
     plain,
+    price,
+    signed_percent,
     span,
     without_surrogates,
 )
-from crawler.utils.time import NEVER, iso
+from crawler.utils.time import NEVER, iso, time_in
 from crawler.utils.urls import target_id
 from crawler.web.auth import (
     CSRF_FIELD,
@@ -57,6 +61,8 @@ from crawler.web.auth import (
 Model = TypeVar("Model", bound=BaseModel)
 MAX_CHARACTERS = 2000
 MAX_FIELDS = 1000
+# Smaller sizes are shown in kB: in MB, they would be 0.0.
+MIN_MEGABYTES_BYTES = 1024**2
 # Values of these fields are not sent back to the browser.
 SECRET = "password"
 ELLIPSIS = "…"
@@ -65,6 +71,7 @@ NOTHING = Markup('<span class="none">\N{EN DASH}</span>')
 FOLDER = Path(__file__).resolve().parent
 TEMPLATES, STATIC = FOLDER / "templates", FOLDER / "static"
 DIGEST_CHARACTERS = 12
+WEEK_SECONDS = 7 * 86_400
 RETRY_SECONDS = "5"
 # Details of HTTPExceptions that were raised without a detail: the phrases of the statuses.
 USUAL = {status.phrase for status in HTTPStatus}
@@ -97,19 +104,45 @@ def time_of(at: datetime | None) -> Markup:
         return NOTHING
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", f"{utc:%Y-%m-%d %H:%M} UTC"
+        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", f"{day(utc)}, {utc:%H:%M} UTC"
     )
 
 
 def ago(at: datetime | None, now: datetime) -> Markup:
-    """Return a time relative to now, such as `3 h ago` or `in 5 min`; a dash for None and NEVER."""
+    """Return a time relative to now, such as `3 h ago` or `in 5 min`, or a date over a week ago.
+
+    A script converts the date to the reader's zone. None and NEVER are a dash.
+    """
     if at is None or at >= NEVER:
         return NOTHING
     seconds = (now - at).total_seconds()
-    text = f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+    shown = span(abs(seconds), is_exact=False)
     utc = at.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(
-        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", text
+    form, text = "relative", f"{shown} ago" if seconds >= 0 else f"in {shown}"
+    if seconds > WEEK_SECONDS:
+        form, text = "day", day(utc)
+    return Markup('<time datetime="{}" title="{}" data-{}>{}</time>').format(
+        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", form, text
+    )
+
+
+def dated(text: str) -> str | Markup:
+    """Return a value of an item as people read it: an ISO date as `20 Nov 2026`, others as is."""
+    at = time_in(text)
+    if at is None:
+        return text
+    if isinstance(at, datetime):
+        return time_of(at)
+    return Markup('<time datetime="{0}" title="{0}" data-date>{1}</time>').format(
+        at.isoformat(), day(at)
+    )
+
+
+def clock(at: datetime) -> Markup:
+    """Return the time of day in UTC, which a script converts to the reader's zone."""
+    utc = at.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{}" data-clock>{}</time>').format(
+        iso(at), f"{utc:%Y-%m-%d %H:%M:%S} UTC", f"{utc:%H:%M}"
     )
 
 
@@ -120,7 +153,8 @@ def number(value: float | None) -> str | Markup:
 
 def utc(at: datetime) -> str:
     """Return a time in UTC as text, for attributes."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    at = at.astimezone(UTC)
+    return f"{day(at)}, {at:%H:%M} UTC"
 
 
 def exact(value: float) -> str:
@@ -134,8 +168,10 @@ def percent(share: float | None) -> str | Markup:
 
 
 def size(value: float | None) -> str | Markup:
-    """Return a number of bytes in MB; a dash for None."""
-    return NOTHING if value is None else megabytes(value)
+    """Return a number of bytes in MB, a small one in kB; a dash for None."""
+    if value is None:
+        return NOTHING
+    return megabytes(value) if value >= MIN_MEGABYTES_BYTES else f"{value / 1024:.0f} kB"
 
 
 def is_linked(url: Any) -> bool:
@@ -161,15 +197,42 @@ def outside(url: Any, text: Any = None) -> Markup:
     ).format(cut(url), label)
 
 
+def link_out(url: Any, name: str) -> Markup:
+    """Return a small link to an untrusted URL; nothing if the URL cannot be a link.
+
+    name: of what the URL shows, for screen readers
+    """
+    if not is_linked(url) or len(url) > MAX_CHARACTERS:
+        return Markup("")
+    return Markup(
+        '<a class="out" href="{}" rel="noopener noreferrer nofollow" target="_blank" '
+        'title="Open the page on its site">\N{NORTH EAST ARROW}'
+        '<span class="hidden"> page of {} on its site</span></a>'
+    ).format(cut(url), cut(name, 200))
+
+
+def with_unit(value: float, unit: str | None) -> str:
+    """Return a number with its currency, such as `£289.90`; unit: None for other numbers."""
+    return price({"amount": value, "currency": unit}) if unit else exact(value)
+
+
+def long_text(text: str) -> Markup:
+    """Return an untrusted text, escaped but not cut; its caller has limited its length."""
+    return escape(without_surrogates(text))
+
+
 def whole(text: str) -> Markup:
     """Return a text of the app itself, escaped but not cut; never use it for untrusted text."""
     return escape(text)
 
 
 FILTERS = {
-    "ago": ago, "count": count, "cut": cut, "documents": documents,
-    "exact": exact, "number": number, "outside": outside, "percent": percent, "plain": plain,
-    "size": size, "span": span, "target_id": target_id, "time": time_of, "utc": utc, "whole": whole,
+    "ago": ago, "clock": clock, "count": count, "cut": cut, "dated": dated,
+    "difference": difference_of, "documents": documents, "exact": exact,
+    "link_out": link_out, "long_text": long_text,
+    "number": number, "outside": outside, "percent": percent, "percent_of": percent_of,
+    "plain": plain, "signed_percent": signed_percent, "size": size, "span": span,
+    "target_id": target_id, "time": time_of, "utc": utc, "whole": whole, "with_unit": with_unit,
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import time
 import zlib
 from collections import OrderedDict
@@ -21,9 +22,9 @@ from typing_extensions import TypedDict
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, worth_fetching
-from crawler.extract.response import PASSWORD
 from crawler.extract.site_definition import OPTIONAL_VALUES, PAGE_VALUES
-from crawler.reports import site_setup
+from crawler.reports import site_draft, site_setup
+from crawler.reports.site_draft import Found
 from crawler.reports.site_setup import (
     SAMPLE_PAGES,
     CategoryItems,
@@ -45,8 +46,11 @@ MAX_WAITING = 4
 ROUNDS, ROUND_PAGES = 2, 4
 READ_SECONDS, READ_MB = 10.0, 512.0
 MAX_LINKS = 20_000
-# A page with a field for a password and fewer links than this is a sign-in page.
-FEW_LINKS = 10
+# List pages that are read for headings and for buttons that load more.
+MAX_TEXTS = 16
+# Lists that are fetched for a draft, and URLs of their further pages, which are not.
+MAX_LISTS = 8
+FURTHER = re.compile(r"[/=](?:page[/=-]?)?\d+(?:/|$|\.html?$)", re.I)
 
 
 # Fetches pages of a site with the headers and politeness of its definition.
@@ -85,7 +89,7 @@ class SampleValues(TypedDict):
     values: list[FieldValues]
     """Values by field on these pages."""
     usual: list[ChosenField]
-    """Proposed fields; empty if there are fields."""
+    """Proposed fields, without the names that are taken."""
     categories: list[CategoryItems]
     """Categories of the items on list pages."""
 
@@ -101,6 +105,8 @@ class SitePages:
         self._fetch = fetch
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
         self._sitemaps: OrderedDict[tuple[str, int], list[str]] = OrderedDict()
+        # An item of a site that cannot be read, and why.
+        self._unread: OrderedDict[tuple[str, int], tuple[str, str] | None] = OrderedDict()
         self._values: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = ProcessPool.forking(READ_SECONDS, READ_MB)
         self._fetch_slot = asyncio.Semaphore(1)
@@ -136,27 +142,6 @@ class SitePages:
         found = [url for each in urls for url in self._sitemaps.get(site_of(each), ())]
         return [url for url in dict.fromkeys(found) if url not in urls]
 
-    def remark(self, urls: Sequence[str]) -> str | None:
-        """Return why the page of a new site may not show its items; None if nothing is unusual.
-
-        urls: start URLs, of which the first one counts
-        """
-        page = self.get(urls[0]) if urls else None
-        if page is None:
-            return None
-        if len(page.anchors) < FEW_LINKS and PASSWORD.search(page.html.encode()):
-            return (
-                f"{page.final_url} asks for a password. Freshet does not sign in: it sees only "
-                "what everybody sees. Choose a page that is open to all"
-            )
-        if not page.anchors:
-            return (
-                "This page has no links to its own site in its HTML. If a browser shows some, they "
-                "are drawn by scripts, which Freshet does not run. Try the site's sitemap as start "
-                "URL, or its RSS feed on the page Feeds"
-            )
-        return None
-
     async def fetch(self, definition: dict[str, Any], urls: Sequence[str]) -> dict[str, str | None]:
         """Fetch the pages that are not cached. Return the problem of each URL; None: it has none.
 
@@ -182,7 +167,7 @@ class SitePages:
         return problems
 
     async def explore(self, text: str) -> tuple[str, str | None]:
-        """Fetch a page of a new site and a few linked ones.
+        """Fetch a page of a new site, a few linked ones, and some of the likeliest lists and items.
 
         Return the URL of the page and why it cannot be read, if it cannot. If the user typed no
         scheme, that is the first URL that can be read.
@@ -194,7 +179,8 @@ class SitePages:
             if problems[url] is None:
                 break
         else:
-            return next(iter(problems.items()))
+            # The last one was tried without TLS: its problem is not that TLS is missing.
+            return list(problems.items())[-1]
         tried = {url}
         for _ in range(ROUNDS):
             pages = self._link_pages([url])
@@ -202,7 +188,42 @@ class SitePages:
             chosen = [each for each in candidates if each not in tried][:ROUND_PAGES]
             tried |= {*chosen}
             await self.fetch(definition, chosen)
+        edit = site_draft.draft(url, await self.proposals([url]))
+        lists = site_setup.matches(edit, None, self.links([url]))["lists"]
+        await self.fetch(
+            definition, [each for each in lists if not FURTHER.search(each)][:MAX_LISTS]
+        )
+        edit = site_draft.draft(url, await self.proposals([url]))
+        items = site_setup.matches(edit, None, self.links([url]))["items"]
+        problems = await self.fetch(definition, items[:SAMPLE_PAGES])
+        unread = next(((each, text) for each, text in problems.items() if text), None)
+        if None in problems.values():
+            unread = None
+        self._unread[site_of(url)] = unread
+        while len(self._unread) > MAX_PAGES:
+            self._unread.popitem(last=False)
         return url, None
+
+    async def draft(self, url: str) -> tuple[DefinitionEdit, Found]:
+        """Return a first definition of a site that was explored, and what was found on it."""
+        edit = site_draft.draft(url, await self.proposals([url]))
+        links = self._link_pages([url])
+        matches = site_setup.matches(edit, None, self.links([url]))
+        lists = self._texts([url, *matches["lists"]])
+        names = {anchor.url: anchor.text for page in links for anchor in page.anchors}
+        by_heading = partial(site_draft.heading_category, lists, names)
+        edit.category = await self.read(by_heading) or edit.category
+        samples = await self.samples(edit, None, matches["items"])
+        kind = site_draft.with_fields(edit, samples["usual"])
+        first, unread = self._texts([url]), self._unread.get(site_of(url))
+        work = partial(site_draft.remarks, first[0] if first else None, lists, links, unread)
+        return edit, {
+            "kind": kind,
+            "pages": len(links),
+            "items": matches["n_items"],
+            "categories": [each["category"] for each in samples["categories"] if each["category"]],
+            "remarks": await self.read(work),
+        }
 
     async def fetch_more(
         self, edit: DefinitionEdit, base: Mapping[str, Any] | None, *, lists: bool
@@ -239,8 +260,9 @@ class SitePages:
             values = await self.read(
                 partial(site_setup.values_of, edit.fields, texts, edit.timezone)
             )
-            if not edit.fields:
-                usual = await self.read(partial(site_setup.usual_fields, texts))
+            chosen_names = {field.name for field in edit.fields}
+            found = await self.read(partial(site_setup.usual_fields, texts))
+            usual = [each for each in found if each["name"] not in chosen_names]
             if edit.wants_main_text:
                 values += await self._page_values(edit, cached)
         return {
@@ -309,6 +331,11 @@ class SitePages:
         except ConfigError:
             # The pages take too long to read. The rest of the preview is still useful.
             return []
+
+    def _texts(self, urls: Sequence[str]) -> list[tuple[str, str]]:
+        """Return HTML and URL of fetched pages, at most MAX_TEXTS."""
+        pages = [page for url in dict.fromkeys(urls) if (page := self.get(url))]
+        return [(page.html, page.url) for page in pages[:MAX_TEXTS]]
 
     def _link_pages(self, urls: Sequence[str]) -> list[LinkPage]:
         pages = self.of_hosts(urls)

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -33,7 +34,7 @@ from crawler.reports.site_history import (
     site_profile,
 )
 from crawler.reports.sites import BoardSite, FailureGroup, RunningSite, SiteFilter
-from crawler.storage import alarms, due, leases, site_queries, sites
+from crawler.storage import alarms, due, items, leases, site_queries, sites
 from crawler.storage.alarms import AlarmReport
 from crawler.storage.client import raising_unreachable
 from crawler.storage.paging import Key
@@ -41,6 +42,7 @@ from crawler.storage.site_queries import SiteState
 from crawler.storage.sites import Site
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
+from crawler.web.dependencies import WebDatabase
 from crawler.web.subprocesses import Crawl, Crawls
 
 # Time for which numbers are shown again without computing them, so that a page is consistent.
@@ -57,6 +59,8 @@ MAX_SECONDS = 120.0
 MAX_KEYS = 2000
 # Alarms that the page of a site shows.
 MAX_ALARMS = 50
+# Largest categories of items that the page of a site offers.
+MAX_CATEGORIES = 40
 # Time to wait for computations in progress when the app ends; opening a connection takes less.
 CLOSE_SECONDS = 0.3
 # Maximum number of quick and of slow computations at a time: requests need the server, too.
@@ -89,7 +93,7 @@ async def board(
     chosen = [
         name
         for name in names
-        if (after is None or name > after) and wanted.matches(name, marks.get(name, none).tags)
+        if (after is None or name > after) and wanted.matches(name, marks.get(name, none))
     ]
     rows = await board_sites(app, store, now, chosen[:limit])
     tags = {tag for each in marks.values() for tag in each.tags}
@@ -190,6 +194,49 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ItemCounts:
+    """Numbers of items of a site.
+
+    categories: names and numbers of items, most first, at most MAX_CATEGORIES; None: being counted
+    more:       number of further categories
+    """
+
+    items: int | None
+    categories: list[tuple[str, int]] | None
+    more: int = 0
+
+
+async def item_counts(app: FastAPI, store: Store, now: datetime, site: Site) -> ItemCounts:
+    """Return the numbers of items of a site and of its categories."""
+    figures: Figures = app.state.figures
+    db, name = store.db, site.name
+    changes: ChangeCounts = app.state.change_counts
+    state = await site_queries.state_of(db, name, now)
+    # The same number as that of `details`.
+    version = state.started, state.finished
+    profile, total = await asyncio.gather(
+        figures.get(
+            ("profile", name), lambda: site_profile(db, site, now, changes), PATTERN_SECONDS,
+            version,
+        ),
+        figures.get(("items", name), lambda: items.count(db, name)),
+    )  # fmt: skip
+    if profile is None:
+        return ItemCounts(total, None)
+    nodes = [(node["targets"], node["category"]) for node in profile.categories]
+    largest = sorted((-n, each) for n, each in nodes if each is not None)
+    names = tuple(each for _, each in largest[:MAX_CATEGORIES])
+
+    async def count() -> list[tuple[str, int]]:
+        numbers = [await items.count(db, name, each) for each in names]
+        found = [(each, n) for each, n in zip(names, numbers, strict=True) if n]
+        return sorted(found, key=lambda row: (-row[1], row[0]))
+
+    counted = await figures.get(("item categories", name), count, version=names)
+    return ItemCounts(total, counted, max(0, len(largest) - MAX_CATEGORIES))
+
+
 async def runs_in_progress(app: FastAPI, store: Store) -> list[RunningSite]:
     """Return the runs in progress on any machine, by name of the site."""
     figures: Figures = app.state.figures
@@ -206,12 +253,35 @@ async def runs_in_progress(app: FastAPI, store: Store) -> list[RunningSite]:
 
 
 async def start_run(app: FastAPI, store: Store, now: datetime, name: str, by: str) -> Crawl:
-    """Start a crawl of a site; raises Busy if one is in progress, and ConfigError."""
+    """Start a crawl of the due pages of a site; raises Busy if one is running, and ConfigError."""
     crawls: Crawls = app.state.crawls
     await reports.known_site(store.db, name)
     busy = f"{name} is already being crawled"
     await leases.refuse_second(store.db, f"{leases.CRAWL}{name}", busy, shares=False)
     return crawls.start(name, by, now)
+
+
+async def start_first_run(app: FastAPI, store: Store, now: datetime, name: str, by: str) -> None:
+    """Start a crawl of new targets if the app runs the service, which notices them in a minute.
+
+    The service also follows if the crawl cannot be started, for example if too many are running.
+    """
+    if app.state.service.is_started:
+        with suppress(FreshetError):
+            await start_run(app, store, now, name, by)
+
+
+async def check_all(app: FastAPI, store: Store, now: datetime, name: str, by: str) -> Crawl:
+    """Start a crawl of all pages of a site, after the crawl in progress; see Crawls.start_full."""
+    crawls: Crawls = app.state.crawls
+    database: WebDatabase = app.state.database
+    await reports.known_site(store.db, name)
+
+    async def is_free() -> bool:
+        async with database.opened() as current:
+            return not await leases.is_held(current.db, f"{leases.CRAWL}{name}")
+
+    return await crawls.start_full(name, by, now, is_free)
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ import sys
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -39,8 +39,8 @@ from pydantic import TypeAdapter
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import Busy, ConfigError, FreshetError, NoTargets
 from crawler.feeds.subscriptions import feed_url
-from crawler.planning.budget_curve import BudgetCurve, FeedBudgetCurve
-from crawler.planning.report_types import BudgetPreview, Explanation, FeedBudgetPreview
+from crawler.planning.budget_curve import BudgetCurve
+from crawler.planning.report_types import BudgetPreview, Explanation
 from crawler.reports import history
 from crawler.reports.duplicates import Comparison
 from crawler.reports.feeds import AddReport
@@ -83,9 +83,9 @@ TITLES: Mapping[JobKind, str] = {
 # The kind of dry run whose plan each of these kinds of job applies.
 APPLIES: Mapping[JobKind, JobKind] = {APPLY: PREVIEW, FEED_APPLY: FEED_PREVIEW}
 CURVES = (CURVE, FEED_CURVE)
+_CURVE, _PREVIEW = TypeAdapter(BudgetCurve), TypeAdapter(BudgetPreview)
 RESULTS: Mapping[JobKind, TypeAdapter[Any]] = {
-    CURVE: TypeAdapter(BudgetCurve), PREVIEW: TypeAdapter(BudgetPreview),
-    FEED_CURVE: TypeAdapter(FeedBudgetCurve), FEED_PREVIEW: TypeAdapter(FeedBudgetPreview),
+    CURVE: _CURVE, FEED_CURVE: _CURVE, PREVIEW: _PREVIEW, FEED_PREVIEW: _PREVIEW,
 }  # fmt: skip
 
 State = Literal["running", "done", "failed", "cancelled"]
@@ -407,7 +407,9 @@ class DuplicateJobs:
 MAX_CRAWLS = 4
 # Maximum number of crawls that are kept for their results.
 MAX_RESULTS = 100
-POLL_SECONDS = 0.25
+# Maximum number of sites of which all pages are checked after the crawl in progress.
+MAX_WAITING = 20
+POLL_SECONDS, WAIT_POLL_SECONDS = 0.25, 1.0
 MAX_LOG_BYTES, MAX_MESSAGE_CHARACTERS = 4096, 500
 # Limits on adding feeds: how many at a time, seconds for each, and characters of its error.
 MAX_ADDS, MAX_ADD_SECONDS, MAX_ADD_CHARACTERS = 2, 60.0, 300
@@ -418,6 +420,9 @@ _adding = asyncio.Semaphore(MAX_ADDS)
 class Crawl:
     """A crawl that the app has started.
 
+    started: time at which it was asked for
+    full:    whether it visits all pages, due or not
+    waits:   whether it waits for the end of another crawl of the site
     code:    exit code; None while it is in progress
     message: last line that the command printed, if it failed; else empty
     """
@@ -425,9 +430,10 @@ class Crawl:
     site: str
     by: str
     started: datetime
+    full: bool = False
+    waits: bool = False
     code: int | None = None
     message: str = ""
-    watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
 class Crawls:
@@ -440,22 +446,87 @@ class Crawls:
         self._settings = list(settings)
         self._crawls: OrderedDict[str, Crawl] = OrderedDict()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, site: str) -> Crawl | None:
         """Return the last crawl of a site that the app has started; None without one."""
         return self._crawls.get(site)
 
-    def start(self, site: str, by: str, now: datetime) -> Crawl:
-        """Start a crawl of a site; raises Busy if the app has started too many, and ConfigError."""
+    def start(self, site: str, by: str, now: datetime, *, full: bool = False) -> Crawl:
+        """Start a crawl of a site; raises Busy if the app has started too many, and ConfigError.
+
+        full: of all pages, whether they are due or not
+        """
         if site.startswith("-") or not site.isprintable():
             raise ConfigError(f"not the name of a site: {site!r}")
         if site in self._processes:
             raise Busy(f"{site} is already being crawled")
+        crawl = Crawl(site, by, now, full)
+        self._begin(crawl)
+        self._keep(crawl)
+        return crawl
+
+    async def start_full(
+        self, site: str, by: str, now: datetime, is_free: Callable[[], Awaitable[bool]]
+    ) -> Crawl:
+        """Start a crawl of all pages of a site, as soon as the crawl in progress has ended.
+
+        is_free: whether no process crawls the site, also none that was started elsewhere
+
+        Return the crawl of all pages that waits or is in progress, if there is one. Raises Busy if
+        the app has started too many or too many are waiting, and ConfigError.
+        """
+        last = self._crawls.get(site)
+        if last is not None and last.full and last.code is None:
+            return last
+        if await is_free() and site not in self._processes:
+            return self.start(site, by, now, full=True)
+        if sum(crawl.waits for crawl in self._crawls.values()) >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING} sites are waiting for the end of a crawl")
+        crawl = Crawl(site, by, now, full=True, waits=True)
+        self._keep(crawl)
+        self._watch(self._begin_when(crawl, is_free))
+        return crawl
+
+    async def close(self) -> None:
+        """Stop waiting for crawls, which continue."""
+        await end_tasks(*self._tasks)
+        for process in self._processes.values():
+            if process.poll() is None:
+                # Popen would warn that the process outlives this one, which is intended.
+                process.returncode = 0
+        self._processes.clear()
+
+    def _keep(self, crawl: Crawl) -> None:
+        self._crawls.pop(crawl.site, None)
+        self._crawls[crawl.site] = crawl
+        while len(self._crawls) > MAX_RESULTS:
+            self._crawls.popitem(last=False)
+
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin_when(self, crawl: Crawl, is_free: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            while crawl.site in self._processes or not await is_free():  # noqa: ASYNC110
+                await asyncio.sleep(WAIT_POLL_SECONDS)
+            self._begin(crawl)
+        except FreshetError as error:
+            crawl.code, crawl.message = 1, str(error)
+        finally:
+            crawl.waits = False
+
+    def _begin(self, crawl: Crawl) -> None:
+        """Start the process of a crawl; raises Busy and ConfigError."""
         if len(self._processes) >= MAX_CRAWLS:
             raise Busy(
                 f"{MAX_CRAWLS} crawls started here are in progress. Wait until one of them ends"
             )
-        words = [sys.executable, "-m", "scrapy", "crawl", site, "-L", "WARNING", *self._settings]
+        words = [sys.executable, "-m", "scrapy", "crawl", crawl.site, "-L", "WARNING"]
+        words += ["-a", "full=1"] if crawl.full else []
+        words += self._settings
         # An unnamed file, which disappears when the last process that has it open ends.
         log = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -467,23 +538,8 @@ class Crawls:
         except OSError as error:
             log.close()
             raise ConfigError(f"scrapy crawl: {error.strerror or error}") from None
-        crawl = Crawl(site, by, now)
-        self._crawls.pop(site, None)
-        self._crawls[site] = crawl
-        self._processes[site] = process
-        crawl.watch = asyncio.create_task(self._wait(crawl, process, log))
-        while len(self._crawls) > MAX_RESULTS:
-            self._crawls.popitem(last=False)
-        return crawl
-
-    async def close(self) -> None:
-        """Stop waiting for crawls, which continue."""
-        await end_tasks(*(crawl.watch for crawl in self._crawls.values() if crawl.watch))
-        for process in self._processes.values():
-            if process.poll() is None:
-                # Popen would warn that the process outlives this one, which is intended.
-                process.returncode = 0
-        self._processes.clear()
+        self._processes[crawl.site] = process
+        self._watch(self._wait(crawl, process, log))
 
     async def _wait(self, crawl: Crawl, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
         with log:

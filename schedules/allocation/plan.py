@@ -10,7 +10,8 @@ their keys, so the result is that of a single shard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +37,14 @@ from schedules.allocation.optimal import (
     weeks_of,
     why,
 )
+from schedules.allocation.signals import Coverage, Signaled, signaled
 from schedules.cost import Objective
-from schedules.estimation.estimate import Estimate, estimate, lowest_keys
+from schedules.estimation.estimate import Estimate, RatedShard, Rates, estimate, lowest_keys
 from schedules.history import DAY_HOURS, Floats, Histories, Ints
 from schedules.placement.load import (
     PLACES,
     Caps,
+    PlacedShard,
     balance,
     coming_visits,
     day_surcharges,
@@ -52,7 +55,7 @@ from schedules.placement.load import (
     site_hours,
     week_load,
 )
-from schedules.population import Columns, InMemory, Population, Shards, min_per_day
+from schedules.population import InMemory, Population, Shards, min_per_day
 from schedules.schedule import (
     PAGE_CYCLES,
     VISIT_PARTS,
@@ -74,6 +77,9 @@ from schedules.terms import (
 )
 
 HALVINGS = 14
+# Rounds in which the price of a plan with signals is found between these shares of the price
+# without them, and the share of the smallest possible budget that is left to polls.
+SIGNAL_ROUNDS, LOWER_PRICE, HIGHER_PRICE, LEAST_SHARE = 10, 64.0, 8.0, 1.02
 # Slots are hours, so the maximum is one visit an hour.
 MAX_PER_DAY = 24.0
 # Number of targets from which the price and the surcharges are estimated.
@@ -111,6 +117,7 @@ class Plan:
         none
     bound: (n,) what limited the visits, an index of LIMITS
     updated: (n,) whether the schedule is new
+    signals: what sources are expected to show; None without any
     """
 
     estimates: Estimate
@@ -125,6 +132,7 @@ class Plan:
     bound: NDArray[np.uint8]
     updated: NDArray[np.bool_]
     price: float
+    signals: Signaled | None = None
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
         """Return the expected figures of some targets by name: changes a week, freshness, age."""
@@ -137,9 +145,61 @@ class Plan:
         }
 
     @property
+    def follows(self) -> NDArray[np.bool_]:
+        """Return the (n,) targets of which a visit that a signal asks for is worth its price."""
+        follows = np.zeros(len(self.rate), np.bool_)
+        if self.signals is not None:
+            follows[self.signals.shown.item] = True
+        return follows
+
+    @property
+    def flags_per_day(self) -> float:
+        """Return the visits that signals are expected to ask for, besides the schedules."""
+        if self.signals is None:
+            return 0.0
+        visits = self.schedules.visits_per_week[self.signals.shown.source]
+        return float(self.signals.flagged(visits).sum()) / WEEK_DAYS
+
+    @property
     def requests_per_day(self) -> float:
-        """Return the mean number of requests a day."""
+        """Return the mean number of scheduled requests a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
+
+
+@dataclass(kw_only=True)
+class Shard(RatedShard, PlacedShard):
+    """Hold a shard's targets, and what the steps of the optimal policy set, in this order.
+
+    candidates, offers: steps of the targets, and their order by value
+    chosen:   (n,) last step of each target that is taken
+    expected: results of the schedules
+    value, worth, bound, updated: (n,) as in Plan
+    """
+
+    schedules: Schedules = field(init=False)
+    candidates: Candidates = field(init=False)
+    offers: Offers = field(init=False)
+    chosen: Ints = field(init=False)
+    expected: Outlook = field(init=False)
+    value: Floats = field(init=False)
+    worth: Floats = field(init=False)
+    bound: NDArray[np.uint8] = field(init=False)
+    updated: NDArray[np.bool_] = field(init=False)
+
+    @classmethod
+    def of(cls, estimates: Estimate, current: Schedules) -> Self:
+        """Return a shard with all estimated targets."""
+        histories = estimates.histories
+        shard = cls(
+            population=estimates.population,
+            histories=histories,
+            last=histories.until,
+            current=current,
+        )
+        shard.mixtures, shard.prior = estimates.mixtures, estimates.prior
+        shard.given = estimates.given
+        shard.rates = estimates.all_rates
+        return shard
 
 
 def plan(
@@ -148,10 +208,12 @@ def plan(
     terms: Terms,
     now_hours: float,
     current: Schedules | None = None,
+    coverage: Coverage | None = None,
 ) -> Plan:
     """Return a plan for all targets from `now_hours`, in hours since 1970 (UTC).
 
-    current: schedules so far, without slots for unplanned targets; None if none is planned
+    current:  schedules so far, without slots for unplanned targets; None if none is planned
+    coverage: which targets show changes of others; only the policy `optimal` uses it
 
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
@@ -159,31 +221,86 @@ def plan(
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
     current = Schedules.none(len(population)) if current is None else current
-    estimates = estimate(population, histories)
-    columns = columns_of(estimates, current)
-    shards = InMemory([columns])
+    estimates, shows = estimate(population, histories), None
+    rates = estimates.all_rates
+    if terms.policy == "optimal" and coverage is not None and len(coverage.item):
+        shows, terms = with_signals(estimates, coverage, terms, now_hours)
+        estimates = shows.estimates
+    shard = Shard.of(estimates, current)
     if terms.policy == "optimal":
         sample, _ = sampled(estimates)
-        price = draft_shards(shards, sample, len(population), terms, now_hours)
+        price = draft_shards(InMemory([shard]), sample, len(population), terms, now_hours)
     else:
-        policy_draft, n = policies.schedules_by_policy(estimates, terms, current), len(population)
-        columns["schedules"], columns["expected"] = policy_draft, outlook(estimates, policy_draft)
-        unknown, price = np.full(n, np.nan), np.nan
-        columns["reasons"] = unknown, unknown, np.full(n, RULE, np.uint8)
-    shards.each(finish)
-    return plan_of(columns, price)
+        price, n = np.nan, len(population)
+        shard.schedules = policies.schedules_by_policy(estimates, terms, current)
+        shard.expected = outlook(estimates, shard.schedules)
+        shard.value = shard.worth = np.full(n, np.nan)
+        shard.bound = np.full(n, RULE, np.uint8)
+    finish(shard)
+    made = plan_of(shard, price)
+    return made if shows is None else _with_shown(made, shows, rates)
+
+
+def with_signals(
+    estimates: Estimate, coverage: Coverage, terms: Terms, now: float
+) -> tuple[Signaled, Terms]:
+    """Return the estimates for a plan with signals, and the terms without the flagged visits.
+
+    The price decides which flags are followed, and these visits change the price. So it is found by
+    bisection, on a sample of the targets.
+    """
+    rows = np.argsort(estimates.population.key)[:MAX_SAMPLE]
+    share = len(rows) / len(estimates.population)
+    plain = _Sample(estimates.of(rows), terms, now, share)
+    price = plain.allocated(np.zeros((estimates.population.sites, WEEK_DAYS)))[1]
+    low, high = price / LOWER_PRICE, price * HIGHER_PRICE
+    for _ in range(SIGNAL_ROUNDS):
+        middle = float(np.sqrt(low * high))
+        shows = signaled(estimates, coverage, middle, terms.aim)
+        polls, flags = _requests(shows, rows, terms, middle)
+        low, high = (middle, high) if polls + flags > terms.budget_per_day else (low, middle)
+    shows = signaled(estimates, coverage, high, terms.aim)
+    least = min_per_day(shows.estimates.population) * LEAST_SHARE
+    flags = _requests(shows, rows, terms, high)[1]
+    left = max(terms.budget_per_day - flags, least)
+    return shows, replace(terms, budget_per_day=left)
+
+
+def _requests(shows: Signaled, rows: Ints, terms: Terms, price: float) -> tuple[float, float]:
+    """Return the polls and the followed flags a day at a price. rows: a sample of the targets."""
+    sample, source = shows.estimates.of(rows), shows.shown.source
+    share = len(rows) / len(shows.estimates.population)
+    steps = candidates_of(sample, terms.aim, sample.population.closed, price).steps
+    visits = steps.visits[steps.first[1:] - 1].astype(np.float64)
+    place = np.minimum(np.searchsorted(source, rows), len(source) - 1)
+    drawn = source[place] == rows
+    of_source = np.zeros(len(source))
+    of_source[place[drawn]] = visits[drawn]
+    flags = shows.flagged(of_source)[place[drawn]].sum() * len(source) / max(drawn.sum(), 1)
+    return float(visits.sum()) / share / WEEK_DAYS, float(flags) / WEEK_DAYS
+
+
+def _with_shown(made: Plan, shows: Signaled, rates: Rates) -> Plan:
+    """Return a plan whose rates and expected staleness include the changes that sources show."""
+    shown, stale = shows.shown, made.stale.copy()
+    late = shows.stale_shown(made.schedules.visits_per_week[shown.source])
+    stale[shown.item] = 1 - (1 - stale[shown.item]) * (1 - late)
+    return replace(
+        made, stale=stale, rate=rates.mean, rate_low=rates.low, rate_high=rates.high,
+        signals=shows,
+    )  # fmt: skip
 
 
 def plan_shards(
-    shards: Shards, counts: Ints, least: float, terms: Terms, now_hours: float
+    shards: Shards[Shard], counts: Ints, least: float, terms: Terms, now_hours: float
 ) -> float:
     """Make the optimal plan for targets in shards; return the price of a request.
 
     counts: (h,) number of targets of each shard
     least:  requests a day that keep every target's longest interval
 
-    The shards are estimated (`estimate_shards`) and have a column `current`. Afterwards, `plan_of`
-    returns the plan of each. Raises BudgetTooSmall as `plan` does.
+    The shards are estimated (`estimate_shards`). Afterwards, `plan_of` returns the plan of each.
+    Raises BudgetTooSmall as `plan` does.
     """
     n = int(counts.sum())
     if terms.budget_per_day < least * (1 - 1e-9):
@@ -194,24 +311,19 @@ def plan_shards(
     return price
 
 
-def finish(columns: Columns) -> None:
+def finish(shard: Shard) -> None:
     """Determine which targets of a shard have new schedules, and what limits their visits."""
-    moved = ~columns["schedules"].same_as(columns["current"])
-    value, worth, bound = columns["reasons"]
-    bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
-    bound = np.where(np.isnan(columns["last"]), PRIOR, bound).astype(np.uint8)
-    columns["reasons"], columns["updated"] = (value, worth, bound), moved
+    shard.updated = ~shard.schedules.same_as(shard.current)
+    bound = np.where((shard.bound == BUDGET) & ~shard.updated, KEPT, shard.bound)
+    shard.bound = np.where(np.isnan(shard.last), PRIOR, bound).astype(np.uint8)
 
 
-def plan_of(columns: Columns, price: float) -> Plan:
+def plan_of(shard: Shard, price: float) -> Plan:
     """Return the plan of a shard's targets."""
-    estimates = estimates_of(columns)
-    _, mean, low, high = estimates.all_rates
-    value, worth, bound = columns["reasons"]
-    stale, age_days = columns["expected"]
+    (stale, age_days), (_, mean, low, high) = shard.expected, shard.rates
     return Plan(
-        estimates, columns["schedules"], mean, low, high, stale, age_days,
-        value, worth, bound, columns["updated"], price,
+        shard.estimates, shard.schedules, mean, low, high, stale, age_days,
+        shard.value, shard.worth, shard.bound, shard.updated, price,
     )  # fmt: skip
 
 
@@ -267,34 +379,14 @@ def draft(
 
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
-    columns = columns_of(estimates, current)
-    sample = sampled(estimates)[0]
-    price = draft_shards(InMemory([columns]), sample, len(estimates.population), terms, now)
-    return columns["expected"], price
+    shard, sample = Shard.of(estimates, current), sampled(estimates)[0]
+    price = draft_shards(InMemory([shard]), sample, len(estimates.population), terms, now)
+    return shard.expected, price
 
 
-def columns_of(estimates: Estimate, current: Schedules) -> Columns:
-    """Return the columns of a shard with all targets."""
-    return {
-        "population": estimates.population,
-        "histories": estimates.histories,
-        "last": estimates.histories.until,
-        "current": current,
-        "mixtures": estimates.mixtures,
-        "prior": estimates.prior,
-        "rates": estimates.all_rates,
-    }
-
-
-def estimates_of(columns: Columns) -> Estimate:
-    """Return the estimates of a shard's targets."""
-    return Estimate(
-        columns["population"], columns["histories"], columns["mixtures"], columns["prior"],
-        columns["rates"],
-    )  # fmt: skip
-
-
-def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: float) -> float:
+def draft_shards(
+    shards: Shards[Shard], sample: Estimate, n: int, terms: Terms, now: float
+) -> float:
     """Draft schedules for all shards, and return the price of a request.
 
     sample: up to MAX_SAMPLE of the n targets, those with the lowest keys
@@ -319,6 +411,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     most = float(np.ceil(whole - 1e-6)) if whole <= TINY_BUDGET else whole
     tries = SMALL_TRIES if is_small else TRIES
     for tries_left in range(tries - 1, -1, -1):
+        shards.each(sort_offers)
         clearing = cleared(lambda codes: shards.each(demand, codes), least, budget)
         taken = shards.each(take, clearing.marginal, own=[(left,) for left in clearing.left])
         price = clearing.price([lowest for lowest, _ in taken])
@@ -347,42 +440,38 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
     return price
 
 
-def offer(columns: Columns, aim: Objective, surcharge: Floats, least: float) -> int:
+def offer(shard: Shard, aim: Objective, surcharge: Floats, least: float) -> int:
     """Compute the steps of a shard worth more than `least`; return the parts of the mandatory ones.
 
     surcharge: (s, 168) of each local hour, inf if closed
     """
-    candidates = candidates_of(estimates_of(columns), aim, surcharge, least)
-    columns["candidates"] = candidates
-    return least_parts(candidates.steps)
+    shard.candidates = candidates_of(shard.estimates, aim, surcharge, least)
+    return least_parts(shard.candidates.steps)
 
 
-def _offers(columns: Columns) -> Offers:
-    """Return the offers of a shard's steps, which exist only until the budget is cleared."""
-    if "offers" not in columns:
-        key, current = columns["population"].key, columns["current"].visits_per_week
-        columns["offers"] = Offers.of(columns["candidates"].steps, key, current)
-    offers: Offers = columns["offers"]
-    return offers
+def sort_offers(shard: Shard) -> None:
+    """Sort the steps of a shard, until `count_cycles`: they take much memory."""
+    steps, current = shard.candidates.steps, shard.current.visits_per_week
+    shard.offers = Offers.of(steps, shard.population.key, current)
 
 
-def demand(columns: Columns, codes: Codes) -> Ints:
+def demand(shard: Shard, codes: Codes) -> Ints:
     """Return the demand of a shard, as in Offers."""
-    return _offers(columns).demand(codes)
+    return shard.offers.demand(codes)
 
 
-def take(columns: Columns, marginal: float, left: int) -> tuple[float, int]:
+def take(shard: Shard, marginal: float, left: int) -> tuple[float, int]:
     """Take the steps of a shard at a price; arguments as in `Offers.taken`.
 
     Returns the lowest value taken, and the visits of all targets in parts.
     """
-    taken = _offers(columns).taken(marginal, left)
-    columns["chosen"] = taken.chosen
-    visits = columns["candidates"].steps.visits[taken.chosen]
+    taken = shard.offers.taken(marginal, left)
+    shard.chosen = taken.chosen
+    visits = shard.candidates.steps.visits[taken.chosen]
     return taken.lowest, int(in_parts(visits).sum())
 
 
-def fill(shards: Shards, left: int) -> None:
+def fill(shards: Shards[Shard], left: int) -> None:
     """Take the most valuable further steps that fit into `left` parts, at most MAX_FILLED."""
     for _ in range(MAX_FILLED):
         offered = enumerate(shards.each(next_step, left))
@@ -394,7 +483,7 @@ def fill(shards: Shards, left: int) -> None:
         left -= step.parts
 
 
-def price_of(shards: Shards, price: float) -> float:
+def price_of(shards: Shards[Shard], price: float) -> float:
     """Return the value of the last visit that no step of a higher value was omitted for.
 
     price: returned if there is no such visit
@@ -404,68 +493,64 @@ def price_of(shards: Shards, price: float) -> float:
     return lowest if lowest < np.inf else max(omitted, 0.0) or price
 
 
-def highest_omitted(columns: Columns) -> float:
+def highest_omitted(shard: Shard) -> float:
     """Return the highest value of the next steps of a shard; -inf if there are none."""
-    steps, following = columns["candidates"].steps, columns["chosen"] + 1
+    steps, following = shard.candidates.steps, shard.chosen + 1
     return float(steps.value[following[following < steps.first[1:]]].max(initial=-np.inf))
 
 
-def lowest_taken(columns: Columns, least: float) -> float:
+def lowest_taken(shard: Shard, least: float) -> float:
     """Return the lowest value of a shard's taken steps that is `least` or more; inf if none is."""
-    steps, chosen = columns["candidates"].steps, columns["chosen"]
+    steps, chosen = shard.candidates.steps, shard.chosen
     is_taken = np.arange(len(steps.value)) <= np.repeat(chosen, np.diff(steps.first))
     value = steps.value[is_taken]
     return float(value[value >= least].min(initial=np.inf))
 
 
-def next_step(columns: Columns, left: int) -> NextStep | None:
+def next_step(shard: Shard, left: int) -> NextStep | None:
     """Return the most valuable further step of a shard that fits into `left` parts."""
-    return _offers(columns).next_within(columns["chosen"], left)
+    return shard.offers.next_within(shard.chosen, left)
 
 
-def take_next(columns: Columns, row: int) -> None:
+def take_next(shard: Shard, row: int) -> None:
     """Take the next step of a target of a shard."""
-    chosen: Ints = columns["chosen"]
-    chosen[row] += 1
-    # Engines store a column when it is set.
-    columns["chosen"] = chosen
+    # A copy: engines store what a step sets.
+    shard.chosen = shard.chosen + (np.arange(len(shard.chosen)) == row)
 
 
-def count_cycles(columns: Columns) -> Ints:
+def count_cycles(shard: Shard) -> Ints:
     """Return the (PLACES,) number of targets with each cycle length; drop the offers of a shard."""
-    columns.pop("offers", None)
-    weeks = weeks_of(columns["chosen"], columns["candidates"].steps, PAGE_CYCLES)
+    del shard.offers
+    weeks = weeks_of(shard.chosen, shard.candidates.steps, PAGE_CYCLES)
     return np.bincount(weeks, minlength=PLACES)
 
 
 def place(
-    columns: Columns, aim: Objective, surcharge: Floats, price: float, now: float, before: Ints
+    shard: Shard, aim: Objective, surcharge: Floats, price: float, now: float, before: Ints
 ) -> None:
     """Place the slots of a shard's targets, except for the balance of weeks.
 
     before: (PLACES,) number of targets with each cycle length in earlier shards
     """
-    estimates, current = estimates_of(columns), columns["current"]
-    candidates: Candidates = columns["candidates"]
-    population, last = estimates.population, columns["last"]
-    new = schedules_of(columns["chosen"], candidates, population.key, PAGE_CYCLES, before)
-    schedules, expected = settled(estimates, aim, surcharge, price, new, current)
+    population, current = shard.population, shard.current
+    new = schedules_of(shard.chosen, shard.candidates, population.key, PAGE_CYCLES, before)
+    schedules, shard.expected = settled(shard.estimates, aim, surcharge, price, new, current)
     schedules = resumed(schedules, current, population, now)
-    schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
-    columns["schedules"], columns["expected"] = schedules, expected
+    moved = ~schedules.same_as(current)
+    shard.schedules = in_time(schedules, moved, population, shard.last, now)
 
 
-def load_of_weeks(columns: Columns) -> Ints:
+def load_of_weeks(shard: Shard) -> Ints:
     """Return the (ROUND_WEEKS,) visits of a shard in each week of the round, in parts."""
-    return week_load(columns["schedules"])
+    return week_load(shard.schedules)
 
 
-def give_reasons(columns: Columns) -> None:
+def give_reasons(shard: Shard) -> None:
     """Set the value of one more visit, the worth of the last one, and what limits the visits."""
-    value, worth, bound = why(columns.pop("candidates"), columns.pop("chosen"))
-    explored = (columns["schedules"].every_hours > 0) & (bound != AT_MIN_RATE)
-    bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
-    columns["reasons"] = value, worth, bound
+    shard.value, shard.worth, bound = why(shard.candidates, shard.chosen)
+    del shard.candidates, shard.chosen
+    explored = (shard.schedules.every_hours > 0) & (bound != AT_MIN_RATE)
+    shard.bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
 
 
 def sampled(estimates: Estimate) -> tuple[Estimate, float]:

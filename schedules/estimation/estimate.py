@@ -8,7 +8,7 @@ shards report counts first, so that together they send only these targets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from schedules.estimation.rates import (
     uniform_mixtures,
 )
 from schedules.history import Floats, Histories, Ints
-from schedules.population import Columns, Population, Shards, Walls
+from schedules.population import Population, Shards, Walls
 from schedules.schedule import WEEK_HOURS
 from schedules.vectorized import exponentials, total
 
@@ -87,11 +87,30 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
+class GivenProfiles:
+    """Hold the weekly profiles of targets whose own histories do not determine them.
+
+    row:     (s,) ascending rows of these targets
+    profile: (s, 168), each sums to 1
+    """
+
+    row: Ints
+    profile: Floats
+
+    def of(self, rows: Ints) -> GivenProfiles:
+        """Return the profiles of some of the targets, given by rows in any order."""
+        place = np.minimum(np.searchsorted(self.row, rows), max(len(self.row) - 1, 0))
+        found = np.flatnonzero(self.row[place] == rows) if len(self.row) else np.empty(0, np.int64)
+        return GivenProfiles(found, self.profile[place[found]])
+
+
+@dataclass(frozen=True)
 class Estimate:
     """Hold the estimates for n targets in s sites and p groups.
 
     mixtures: weekly profiles of the sites
     prior:    (p, g) of each rate
+    given:    profiles that replace those from the histories; None: of no target
     """
 
     population: Population
@@ -99,10 +118,15 @@ class Estimate:
     mixtures: Mixtures
     prior: Floats
     all_rates: Rates
+    given: GivenProfiles | None = None
 
     def profiles(self, part: Part) -> Floats:
         """Return the (m, 168) profiles of the targets of a part."""
-        return profiles_of(self.population, self.histories, self._sites, part)
+        profiles = profiles_of(self.population, self.histories, self._sites, part)
+        if self.given is not None:
+            begin, end = np.searchsorted(self.given.row, (part.start, part.stop))
+            profiles[self.given.row[begin:end] - part.start] = self.given.profile[begin:end]
+        return profiles
 
     @cached_property
     def _sites(self) -> Sites:
@@ -115,7 +139,10 @@ class Estimate:
     def of(self, rows: Ints) -> Estimate:
         """Return the estimates for some of the targets."""
         population, histories = self.population.of(rows), self.histories.of(rows)
-        return Estimate(population, histories, self.mixtures, self.prior, self.all_rates.of(rows))
+        given = None if self.given is None else self.given.of(rows)
+        return Estimate(
+            population, histories, self.mixtures, self.prior, self.all_rates.of(rows), given
+        )
 
 
 def estimate(population: Population, histories: Histories) -> Estimate:
@@ -318,12 +345,31 @@ def _rates(
     return node, mean, low, high
 
 
-def estimate_shards(shards: Shards) -> None:
-    """Estimate the targets of shards: set their columns `mixtures`, `prior` and `rates`.
+@dataclass
+class RatedShard:
+    """Hold the targets of a shard, and what `estimate_shards` sets: mixtures, prior and rates.
 
-    Their columns `population` have the same groups and sites, and their histories are in
-    `histories`.
+    given: as in Estimate
     """
+
+    population: Population
+    histories: Histories
+    given: GivenProfiles | None = None
+    mixtures: Mixtures = field(init=False)
+    likelihood: Likelihood = field(init=False)
+    prior: Floats = field(init=False)
+    rates: Rates = field(init=False)
+
+    @property
+    def estimates(self) -> Estimate:
+        """Return the estimates of the shard's targets."""
+        return Estimate(
+            self.population, self.histories, self.mixtures, self.prior, self.rates, self.given
+        )
+
+
+def estimate_shards(shards: Shards[RatedShard]) -> None:
+    """Estimate the targets of shards, whose populations have the same groups and sites."""
     mixtures = _mixtures(shards)
     counts = np.array(shards.each(count_groups))
     most = np.full(counts.shape[1], most_of_a_group(int(np.count_nonzero(counts.sum(axis=0)))))
@@ -335,7 +381,7 @@ def estimate_shards(shards: Shards) -> None:
     shards.each(set_prior, prior)
 
 
-def lowest_keys(shards: Shards, counts: Ints, most: int) -> Estimate:
+def lowest_keys(shards: Shards[RatedShard], counts: Ints, most: int) -> Estimate:
     """Return the estimates of the targets with the lowest keys, at most `most`, by key.
 
     counts: (h,) number of targets of each shard
@@ -361,7 +407,7 @@ def first_rows(counts: Ints, most: Ints | int) -> Ints:
     return rows
 
 
-def _mixtures(shards: Shards) -> Mixtures:
+def _mixtures(shards: Shards[RatedShard]) -> Mixtures:
     """Fit the weekly profiles of all sites to the targets with the most changes."""
     by_changes = shards.each(count_changes)
     width = max(counts.shape[1] for counts in by_changes)
@@ -383,22 +429,22 @@ def _mixtures(shards: Shards) -> Mixtures:
     return mixtures_of(population.of(order), histories.of(order))
 
 
-def count_changes(columns: Columns) -> Ints:
+def count_changes(shard: RatedShard) -> Ints:
     """Return the (s, c) number of a shard's targets by site and number of changes."""
-    population, changes = columns["population"], np.diff(columns["histories"].first)
+    population, changes = shard.population, np.diff(shard.histories.first)
     width = int(changes.max(initial=0)) + 1
     place = population.site * width + changes
     counts: Ints = np.bincount(place, minlength=population.sites * width)
     return counts.reshape(population.sites, width)
 
 
-def telling(columns: Columns, least: Ints, most: Ints) -> tuple[Population, Histories]:
+def telling(shard: RatedShard, least: Ints, most: Ints) -> tuple[Population, Histories]:
     """Return the targets of a shard with many changes.
 
     least: (s,) minimum number of changes, for each site
     most:  (s,) maximum number of targets with exactly `least` changes
     """
-    population, histories = columns["population"], columns["histories"]
+    population, histories = shard.population, shard.histories
     changes, limit = np.diff(histories.first), least[population.site]
     even = np.flatnonzero(changes == limit)
     chosen = even[first_of_each(population.site[even], population.key[even], most)]
@@ -406,33 +452,29 @@ def telling(columns: Columns, least: Ints, most: Ints) -> tuple[Population, Hist
     return population.of(rows), histories.of(rows)
 
 
-def count_groups(columns: Columns) -> Ints:
+def count_groups(shard: RatedShard) -> Ints:
     """Return the (p,) number of a shard's targets in each group."""
-    population = columns["population"]
+    population = shard.population
     counts: Ints = np.bincount(population.group, minlength=len(population.parent))
     return counts
 
 
-def fit_rates(columns: Columns, mixtures: Mixtures, most: Ints) -> tuple[Population, Likelihood]:
+def fit_rates(shard: RatedShard, mixtures: Mixtures, most: Ints) -> tuple[Population, Likelihood]:
     """Compute a shard's likelihoods; return those of up to `most` (p,) targets of each group."""
-    population, histories = columns["population"], columns["histories"]
+    population, histories = shard.population, shard.histories
     likelihood = likelihoods(population, histories, mixtures)
-    columns["mixtures"], columns["likelihood"] = mixtures, likelihood
+    shard.mixtures, shard.likelihood = mixtures, likelihood
     rows = first_of_each(population.group, population.key, most)
     return population.of(rows), likelihood[rows]
 
 
-def set_prior(columns: Columns, prior: Floats) -> None:
+def set_prior(shard: RatedShard, prior: Floats) -> None:
     """Compute the rates of a shard from the common prior."""
-    likelihood: Likelihood = columns.pop("likelihood")
-    columns["rates"] = rates_of(likelihood, prior, columns["population"].group)
-    columns["prior"] = prior
+    shard.rates = rates_of(shard.likelihood, prior, shard.population.group)
+    shard.prior = prior
+    del shard.likelihood
 
 
-def first_targets(columns: Columns, most: int) -> Estimate:
+def first_targets(shard: RatedShard, most: int) -> Estimate:
     """Return the estimates of the targets of a shard with the lowest keys."""
-    rows = np.argsort(columns["population"].key)[:most]
-    return Estimate(
-        columns["population"].of(rows), columns["histories"].of(rows), columns["mixtures"],
-        columns["prior"], columns["rates"].of(rows),
-    )  # fmt: skip
+    return shard.estimates.of(np.argsort(shard.population.key)[:most])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.population import MONDAY_HOURS, Columns, InMemory, Keys, Population, Shards
+from schedules.population import MONDAY_HOURS, InMemory, Keys, Population, Shards
 from schedules.schedule import (
     ROUND_WEEKS,
     VISIT_PARTS,
@@ -167,9 +167,23 @@ def resumed(
     return replace(schedules, phase_hours=phase)
 
 
-def coming_visits(columns: Columns, now: float) -> Ints:
+@dataclass
+class PlacedShard:
+    """Hold the new schedules of a shard's targets.
+
+    last:    (n,) last visits, in hours since 1970
+    current: schedules so far
+    """
+
+    population: Population
+    last: Floats
+    current: Schedules
+    schedules: Schedules
+
+
+def coming_visits(shard: PlacedShard, now: float) -> Ints:
     """Return the (168,) visits of a shard in each of the coming hours. now: as in `resumed`."""
-    schedules, population = columns["schedules"], columns["population"]
+    schedules, population = shard.schedules, shard.population
     rows = np.flatnonzero(schedules.every_hours > 0)
     every = schedules.every_hours[rows]
     wait = (schedules.phase_hours[rows] - now) % every
@@ -199,26 +213,26 @@ def delays_of(visits: Ints, per_hour: float) -> Floats:
     return delays
 
 
-def delay(columns: Columns, delays: Floats, now: float) -> None:
+def delay(shard: PlacedShard, delays: Floats, now: float) -> None:
     """Delay the first visits of a shard's targets with new even intervals.
 
     delays: of `delays_of`; now: as in `resumed`
 
     A target is not delayed beyond its longest interval.
     """
-    schedules, population = columns["schedules"], columns["population"]
-    is_new = ~schedules.same_as(columns["current"])
+    schedules, population = shard.schedules, shard.population
+    is_new = ~schedules.same_as(shard.current)
     rows = np.flatnonzero((schedules.every_hours > 0) & is_new)
     every = schedules.every_hours[rows]
     wait = (schedules.phase_hours[rows] - now) % every
     later = wait + np.interp(wait, np.arange(len(delays)), delays)
-    latest = (columns["last"] + population.max_hours)[rows] - now
+    latest = (shard.last + population.max_hours)[rows] - now
     later = np.where(later > latest, np.maximum(wait, latest), later)
     # An interval that is skipped as a whole would begin earlier.
     later = np.minimum(later, every * (1 - 1e-6))
     phase = schedules.phase_hours.copy()
     phase[rows] = (now + later) % every
-    columns["schedules"] = replace(schedules, phase_hours=phase)
+    shard.schedules = replace(schedules, phase_hours=phase)
 
 
 class Movable(NamedTuple):
@@ -269,14 +283,12 @@ def balanced(schedules: Schedules, population: Population, last: Floats, now: fl
 
     last, now: as in `in_time`. No visit moves past its longest interval.
     """
-    columns: Columns = {"schedules": schedules, "population": population, "last": last}
-    shards = InMemory([columns])
-    balance(shards, now)
-    result: Schedules = columns["schedules"]
-    return result
+    shard = PlacedShard(population, last, schedules, schedules)
+    balance(InMemory([shard]), now)
+    return shard.schedules
 
 
-def balance(shards: Shards, now: float) -> None:
+def balance(shards: Shards[PlacedShard], now: float) -> None:
     """Balance the weeks of the schedules of shards, in place; `now` is as in `in_time`."""
     load = np.sum(shards.each(rare_load), axis=0)
     most = FIRST_MOVABLE
@@ -286,30 +298,30 @@ def balance(shards: Shards, now: float) -> None:
         shards.each(change_weeks, now, own=[(own,) for own in moves])
 
 
-def rare_load(columns: Columns) -> Ints:
+def rare_load(shard: PlacedShard) -> Ints:
     """Return the (ROUND_WEEKS,) rare visits of a shard in each week of the round."""
-    schedules: Schedules = columns["schedules"]
+    schedules = shard.schedules
     rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
     week = schedules.slots[schedules.first[rows]].astype(np.int64) // WEEK_HOURS
     return _round(schedules.weeks[rows].astype(np.int64) * PLACES + week)
 
 
-def movable(columns: Columns, now: float, most: int) -> Movable:
+def movable(shard: PlacedShard, now: float, most: int) -> Movable:
     """Return the rare visits of a shard that can move first, `most` of each cycle and week."""
-    rare = _rare(columns, now)
-    return Movable.of(rare, columns["population"].key[rare.rows], most)
+    rare = _rare(shard, now)
+    return Movable.of(rare, shard.population.key[rare.rows], most)
 
 
-def change_weeks(columns: Columns, now: float, moves: Moves) -> None:
+def change_weeks(shard: PlacedShard, now: float, moves: Moves) -> None:
     """Move rare visits of a shard to other weeks."""
-    rare = _rare(columns, now)
+    rare = _rare(shard, now)
     week = rare.week.copy()
     week[moves.place] = moves.week
-    columns["schedules"] = rare.put(columns["schedules"], week * WEEK_HOURS + rare.hour)
+    shard.schedules = rare.put(shard.schedules, week * WEEK_HOURS + rare.hour)
 
 
-def _rare(columns: Columns, now: float) -> Rare:
-    return Rare.of(columns["schedules"], columns["population"], columns["last"], now)
+def _rare(shard: PlacedShard, now: float) -> Rare:
+    return Rare.of(shard.schedules, shard.population, shard.last, now)
 
 
 def _moves(load: Ints, offers: Sequence[Movable]) -> list[Moves] | None:

@@ -34,9 +34,11 @@ from tests.bench import (
     planning,
     recall,
     revisits,
+    searching,
     silence,
     sizing,
     startup,
+    watchers,
     web,
     workeroptions,
 )
@@ -107,6 +109,7 @@ def arguments() -> argparse.ArgumentParser:
         action="store_true",
         help="crawls of a site with unchanged pages, and with 5 %% changed",
     )
+    parser.add_argument("--watchers", action="store_true", help="500 due pages, beside urlwatch")
     parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(
         "--sizing",
@@ -133,6 +136,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     workeroptions.add(parser)
     web.add(parser)
+    searching.add(parser)
     exports.add(parser)
     experiment.add(parser)
     return parser
@@ -170,9 +174,11 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "cells": lambda: hundredcells.run(
             round(options.minutes or 12), options.policy, options.port
         ),
+        "watchers": lambda: watchers.run(options.rounds or 9),
         "sizing": lambda: sizing.run(options.sizing),
         "web": lambda: web.run(options),
         "export": lambda: exports.run(options),
+        "search": lambda: searching.run(options),
         "silence": lambda: silence.run(options.silence),
         "revisits": lambda: revisits.bench(options.items, options.rounds or 5),
         "startup": lambda: startup.run(options.rounds or 7),

@@ -71,7 +71,7 @@ class Project:
 
     def measured(self, described: Path, minutes: int, port: int) -> tuple[Row, Row, float]:
         """Return the final cell store, its simulation with measured costs, and the seconds."""
-        pages = self._start("web", "--dashboards", TEMPLATES, "--port", port)
+        pages = self._start("web", "--no-service", "--dashboards", TEMPLATES, "--port", port)
         try:
             words = ("refresh", "run", described, "--for", f"{minutes}m", "--slice", "5s")
             done = json.loads(self.scrapy(*words, "--json"))

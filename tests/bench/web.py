@@ -67,7 +67,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option(
         "--data",
         type=Path,
-        help="with --web or --export: folder of a database to keep and use again",
+        help="with --web, --export or --search: folder of a database to keep and use again",
     )
 
 
@@ -137,21 +137,21 @@ def run(options: argparse.Namespace) -> int:
                 assert newest is not None
                 ahead = (newest["at"] - datetime.now(UTC)).total_seconds() / 3600
                 views = Views(db, newest["at"] + timedelta(minutes=1)).by_name()
-            with _app(folder, ahead) as (url, pid), Memory(pid) as memory:
+            with app_of(folder, ahead) as (url, pid), Memory(pid) as memory:
                 return _measure(url, views, options.requests, memory, server)
         finally:
             server.stop()
 
 
 @contextmanager
-def _app(folder: Path, ahead_hours: float) -> Iterator[tuple[str, int]]:
+def app_of(folder: Path, ahead_hours: float) -> Iterator[tuple[str, int]]:
     """Run `scrapy web`; yield its URL and process id."""
     env = os.environ | {
         "FRESHET_DATA_DIR": str(folder / "data"), "FRESHET_CLOCK_OFFSET_HOURS": str(ahead_hours),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     env.pop("MONGO_URI", None)
-    command = [sys.executable, "-m", "scrapy", "web", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "scrapy", "web", "--port", "0", "--no-service", "--json"]
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -174,9 +174,9 @@ def _measure(
     number = 0
     while number < requests:
         for name in rng.sample(sorted(views), len(views)):
-            before = sum(map(_cpu_milliseconds, processes))
+            before = sum(map(cpu_milliseconds, processes))
             status, taken = browser.get(rng.choice(views[name]))
-            cpu[name].append(sum(map(_cpu_milliseconds, processes)) - before)
+            cpu[name].append(sum(map(cpu_milliseconds, processes)) - before)
             if status >= 400 and (name, status) != NOT_READY:
                 failed[name] = status
             times[name].append(taken)
@@ -206,7 +206,7 @@ def _wait_for_results(browser: Browser, views: dict[str, list[str]]) -> float:
     return time.perf_counter() - began
 
 
-def _cpu_milliseconds(pid: int) -> float:
+def cpu_milliseconds(pid: int) -> float:
     """Return the processor time of the running threads of a process."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -223,18 +223,19 @@ def _show(
 ) -> int:
     """Print a table of the views, the slowest first; return the number of slow ones."""
     table = Table("view", "requests", "first ms", "p50 ms", "p95 ms", "CPU p50", "CPU p95", "")
-    p95 = {name: _quantile(own, 0.95) for name, own in times.items()}
+    p95 = {name: quantile(own, 0.95) for name, own in times.items()}
     for name in sorted(times, key=lambda name: -p95[name]):
         own = times[name]
         table.add_row(
             name, str(len(own)), f"{firsts[name][1]:.0f}", f"{statistics.median(own):.1f}",
             f"{p95[name]:.1f}", f"{statistics.median(cpu[name]):.1f}",
-            f"{_quantile(cpu[name], 0.95):.1f}",
+            f"{quantile(cpu[name], 0.95):.1f}",
             f"status {failed[name]}" if name in failed else "slow" if p95[name] > MAX_MS else "",
         )  # fmt: skip
     Console(width=110).print(table)
     return sum(value > MAX_MS for value in p95.values())
 
 
-def _quantile(values: list[float], share: float) -> float:
+def quantile(values: list[float], share: float) -> float:
+    """Return the value below which a share of the values is."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]

@@ -23,6 +23,7 @@ from bson import Binary, ObjectId
 from pymongo import AsyncMongoClient
 
 from crawler.dedup.posts import id_of
+from crawler.extract.item_names import sort_name
 from crawler.storage import schema
 from crawler.storage.client import UNJOURNALED, Document
 from tests.bench.planned import target_row, url_of
@@ -191,6 +192,9 @@ class Data:
             }  # fmt: skip
             if is_first or changed:
                 row["event"] = True
+                # What was there at the first crawl of a site is no news.
+                if changed or seconds[v] < (DAYS - 1) * DAY:
+                    row["news"] = True
             yield row
 
     @cached_property
@@ -262,6 +266,8 @@ class Data:
             }  # fmt: skip
             if feed is not None:
                 row |= {"feed": feed, "guid": f"post {p}", "published": seen}
+            else:
+                row["sort_name"] = sort_name(f"Post {p}")
             if head in self.clusters:
                 row["cluster"] = self.clusters[head]
             if head != p:

@@ -23,7 +23,7 @@ from tests.bench.webdata import FEEDS, site_name
 # Streams, static files, and pages that require fetched pages or users, which the data lacks.
 LEFT_OUT = {
     "board.events", "dashboards.file", "setup.frame", "setup.api_selector", "setup.preview",
-    "changes.feed", "account.sign_in", "users.user",
+    "changes.feed", "search.feed", "account.sign_in", "users.user",
 }  # fmt: skip
 SAMPLE = 60
 SEED = 5
@@ -55,6 +55,7 @@ class Views:
         self._add_targets(db)
         self._add_changes(db)
         self._add_posts(db)
+        self._add_searches(db, sites)
         self._add_others(sites)
 
     def by_name(self) -> dict[str, list[str]]:
@@ -248,6 +249,28 @@ class Views:
         self._add("feeds.add", [{}])
         self._both("feeds.export", "feeds.api_export", "", [{}])
 
+    def _add_searches(self, db: Db, sites: list[str]) -> None:
+        posts = list(db.posts.find({"original": True}, {"text": 1}).limit(SAMPLE))
+        texts = [row["text"].rstrip(".").split() for row in posts]
+        filters: dict[str, dict[str, Any]] = {
+            "": {}, "site": {"site": sites[0]}, "category": {"category": "category 7"},
+            "kind": {"kind": "item"},
+        }  # fmt: skip
+        for part, chosen in filters.items():
+            self._both("search.index", "search.api", f"newest {part}", [chosen])
+            words = [{"q": words[0]} | chosen for words in texts]
+            self._both("search.index", "search.api", f"word {part}", words)
+        phrases = [{"q": f'"{" ".join(words[3:5])}" {words[9]} -nosuch'} for words in texts]
+        self._both("search.index", "search.api", "words", phrases)
+        frequent = [{"q": "post"}, {"q": "post 9"}]
+        self._both("search.index", "search.api", "frequent word", frequent)
+        deep = [
+            {"cursor": cursor_of(("n", self._now - timedelta(days=days), 0, 0))} | words
+            for days in (1, 20, 60)
+            for words in ({}, {"q": "post"})
+        ]
+        self._both("search.index", "search.api", "deep", deep)
+
     def _add_others(self, sites: list[str]) -> None:
         moves = [{"budget": n * 10_000} for n in range(20, 140)]
         self._both("budget.index", "budget.api_forecast", "", moves)
@@ -274,6 +297,7 @@ class Views:
             "notifications.api_rules", "notifications.rule",
             "setup.index", "setup.api_sites", "account.index", "account.api_me",
             "dashboards.index", "dashboards.api", "metrics", "api.schema", "api.docs", "health",
+            "board.api_service", "search.saved", "search.api_saved",
             "users.index", "users.api", "users.api_tokens", "changes.api_unread",
         ):  # fmt: skip
             self._add(name, [{}])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from crawler.storage.schema import prepare
 from tests.conftest import Databases
@@ -22,6 +24,15 @@ def elsewhere(databases: Databases, folder: Path) -> Iterator[tuple[Freshet, Db,
         Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data") as freshet,
     ):
         yield freshet, db, uri
+
+
+def left_by(
+    crawl: Callable[[Freshet], object], databases: Databases, folders: pytest.TempPathFactory
+) -> Left:
+    """Return the database contents after a function has crawled."""
+    with elsewhere(databases, folders.mktemp("first")) as (freshet, db, _):
+        crawl(freshet)
+        return left_in(db)
 
 
 def left_in(db: Db) -> Left:

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 from pymongo import AsyncMongoClient
 
 from crawler.storage import plans
-from crawler.storage.columns import Arrays, Column, TextColumn
+from crawler.storage.plans import TargetPlan
 
 SPIDER = "shop"
 READ_AT = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -29,24 +28,14 @@ def key(i: int) -> str:
     return f"{SPIDER} https://shop.example/item/{i}"
 
 
-def batches(targets: int, pause_seconds: float) -> Iterator[plans.TargetPlans]:
+def batches(targets: int, pause_seconds: float) -> Iterator[list[TargetPlan]]:
     for start in range(0, targets, BATCH):
         time.sleep(pause_seconds)
         yield plans_of(range(start, min(start + BATCH, targets)))
 
 
-def plans_of(numbers: range) -> plans.TargetPlans:
-    """Return plans with the values of `part_of`."""
-    n, ids = len(numbers), TextColumn()
-    ids.add(map(key, numbers))
-    columns: dict[str, Column] = {
-        "policy": "freshet",
-        "weeks": np.ones(n, np.int64),
-        "slots": Arrays(np.arange(n + 1), np.array(numbers, np.int64) % 168),
-        "visits_per_week": np.ones(n),
-    }
-    soon = int(SOON.timestamp() * 1000)
-    return plans.TargetPlans(ids.finish(), columns, np.full(n, soon))
+def plans_of(numbers: range) -> list[TargetPlan]:
+    return [TargetPlan(key(i), part_of(i), SOON) for i in numbers]
 
 
 def part_of(i: int) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Demo:
         # Runs that are started in the app visit the site, which is on this machine.
         private = {"FRESHET_PRIVATE_HOSTS": self.site.url.removeprefix("http://")}
         port = str(WEB_PORT if is_free(WEB_PORT) else 0)
-        command = [sys.executable, "-m", "scrapy", "web", "--port", port, "--json"]
+        command = [sys.executable, "-m", "scrapy", "web", "--port", port, "--no-service", "--json"]
         with subprocess.Popen(
             command, cwd=ROOT, env=_environment() | private, text=True, stdout=subprocess.PIPE
         ) as process:
@@ -144,7 +144,7 @@ class Demo:
             line = process.stdout.readline()
             if line:
                 url = json.loads(line)["url"]
-                console.print(f"\nThe web app shows these weeks: [bold]{url}[/]")
+                console.print(f"\nWhat changed in these weeks: [bold]{url}changes[/]")
                 console.print("Press Ctrl-C to stop it. The data stays in the database.")
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, command, stderr="")

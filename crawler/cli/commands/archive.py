@@ -18,6 +18,7 @@ from crawler.cli.base import Action, ActionsCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.files import file_errors
+from crawler.utils.shapes import copied
 from crawler.utils.terminal import print_line, stdout, working
 from crawler.utils.text import count, megabytes
 
@@ -173,10 +174,7 @@ def verify(config: Config, opts: argparse.Namespace) -> int:
     folder = files.folder_of(config, _checked(config, opts.site))
     with working(config.progress, f"checking the archive of {opts.site}") as progress:
         check = files.check(folder, progress)
-    report: ArchiveCheck = {
-        "site": opts.site, "files": check.files, "responses": check.responses,
-        "revisits": check.revisits, "dangling": check.dangling, "problems": check.problems,
-    }  # fmt: skip
+    report: ArchiveCheck = {**copied(ArchiveCheck, check), "site": opts.site}
     if opts.json:
         print_json(report)
     else:

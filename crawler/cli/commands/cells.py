@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, print_json, table, with_database
+from crawler.utils.shapes import copied
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import HOUR, amount, count, period, span
 
@@ -159,25 +160,15 @@ def cells_report(
 
     cells: list[CellState] = [
         {
-            "name": row["name"],
-            "spider": row["spider"],
-            "group": row.get("group"),
-            "period_seconds": row.get("period_seconds"),
-            "execution_seconds": row.get("execution_seconds"),
-            "requested": row["requested"],
-            "refreshed": row["refreshed"],
-            "refreshed_at": (at := row["refreshed_at"]),
-            "changed_at": row.get("changed_at"),
-            "error": row.get("error"),
+            **copied(CellState, row),
             "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
             "ratio": round(row["refreshed"] / row["requested"], 4) if row["requested"] else None,
-            # Computed below, because it depends on the other cells.
-            "expected": None,
-            "content": row["content"],
         }
         for row in rows
+        for at in [row["refreshed_at"]]
         if spider in (None, row["spider"])
     ]
+    # What is expected of a cell depends on the other cells.
     timed = [cell for cell in cells if cell["period_seconds"] and cell["execution_seconds"]]
     periods = np.array([cell["period_seconds"] for cell in timed], np.float64)
     costs = np.array([cell["execution_seconds"] for cell in timed], np.float64)

@@ -39,7 +39,7 @@ from crawler.utils.terminal import (
 from crawler.utils.text import count
 
 if TYPE_CHECKING:
-    from crawler.reports.duplicates import Comparison, DiffRow
+    from crawler.reports.duplicates import Comparison
     from crawler.storage.client import Database
     from crawler.storage.dedup.queries import (
         Cluster,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ShownPost,
     )
     from crawler.storage.dedup.signatures import Registry
+    from crawler.utils.edits import DiffPart
 
 NAME = "duplicates"
 DEFAULT_CLUSTERS, DEFAULT_COPIES = 20, 200
@@ -56,8 +57,8 @@ OFF = "off"
 BUSY = "another scrapy duplicates rebuild is running"
 UNFINISHED = "crawls cannot run until scrapy duplicates rebuild has finished"
 INDENT = 3
-MAX_DIFF_ROWS = 200
-SPAN_STYLES = ("bold red", "bold green")
+# What only one of two texts has, and its mark between the sides.
+SIDES = {"deleted": ("<", "bold red"), "inserted": (">", "bold green")}
 
 
 class RebuildReport(TypedDict):
@@ -348,34 +349,28 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         console.print("long texts: only their beginnings are shown side by side", style="dim")
 
 
-def _show_diff(console: Console, rows: list[DiffRow]) -> None:
+def _show_diff(console: Console, parts: list[DiffPart]) -> None:
     from rich.table import Table
 
-    from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME
-
-    side_styles = {LEFT: ("red", ""), RIGHT: ("", "green")}
     sentences = Table.grid(padding=(0, 1), expand=True)
     sentences.add_column(ratio=1, overflow="fold")
     sentences.add_column(width=1)
     sentences.add_column(ratio=1, overflow="fold")
-    for row in rows[:MAX_DIFF_ROWS]:
-        mark = row["mark"]
-        if mark == GAP:
-            same = Text(f"… {count(row['left_out'], 'equal sentence')}", style="dim")
-            sentences.add_row(same, "", "")
+    for part in parts:
+        if part["kind"] == "folded":
+            sentences.add_row(Text(f"… {count(part['lines'], 'equal sentence')}", "dim"), "", "")
             continue
-        sides = []
-        both = ((row["left"], row["left_spans"]), (row["right"], row["right_spans"]))
-        for place, (sentence, spans) in enumerate(both):
-            style = side_styles.get(mark, ("", ""))[place]
-            text = Text(sentence, style="dim" if mark == SAME else style)
-            for start, stop in spans:
-                text.stylize(SPAN_STYLES[place], start, stop)
-            sides.append(text)
-        sentences.add_row(sides[0], mark, sides[1])
+        sides = {kind: Text(style="dim" if part["kind"] == "same" else "") for kind in SIDES}
+        for segment in part["segments"]:
+            for kind, text in sides.items():
+                if segment["kind"] == kind:
+                    text.append(segment["text"], SIDES[kind][1])
+                elif segment["kind"] in ("same", "folded"):
+                    text.append(segment["text"] or " … ")
+        marks = [mark for kind, (mark, _) in SIDES.items() if sides[kind]]
+        mark = " " if part["kind"] == "same" else marks[0] if len(marks) == 1 else "|"
+        sentences.add_row(sides["deleted"], mark, sides["inserted"])
     console.print(sentences)
-    if (more := len(rows) - MAX_DIFF_ROWS) > 0:
-        console.print(f"and {count(more, 'more row')}. --json shows all")
 
 
 def explain_options(parser: argparse.ArgumentParser) -> None:

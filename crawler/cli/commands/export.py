@@ -1,4 +1,4 @@
-"""`scrapy export`: write visits, contents, posts and states to Parquet, JSON Lines or CSV."""
+"""`scrapy export`: write visits, contents, posts and states to files, and items to spreadsheets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 # The tables with files by day, then the others.
 BY_DAY = ("visits", "versions", "posts")
 TABLE_NAMES = (*BY_DAY, "targets", "feeds", "plans")
+# Not in ALL: its columns come from the data, and it has formats of its own.
+ITEMS, ITEM_FORMATS = "items", ("csv", "xlsx")
 ALL = "all"
 FORMATS = ("parquet", "jsonl", "csv")
+ALL_FORMATS = (*FORMATS, "xlsx")
 
 
 class Command(FreshetCommand):
     """Export tables to a folder or an object store; later exports add what is new."""
 
-    arguments = ("|".join((*TABLE_NAMES, ALL)), "FOLDER_OR_URL")
+    arguments = ("|".join((*TABLE_NAMES, ITEMS, ALL)), "FOLDER_OR_URL")
     summary = "Export visits, contents, posts and states to Parquet, JSON Lines or CSV"
     example = "scrapy export visits freshet-export"
     documents: ClassVar = {
@@ -37,8 +40,10 @@ class Command(FreshetCommand):
         """Add the format, and options that select rows."""
         super().add_options(parser)
         parser.add_argument(
-            "--format", choices=FORMATS, default=FORMATS[0], dest="file_format",
-            help=f"format of the files: {', '.join(FORMATS)} (default: {FORMATS[0]})",
+            "--format", choices=ALL_FORMATS, dest="file_format",
+            help=f"format of the files: {', '.join(FORMATS)}; for {ITEMS}: "
+            f"{', '.join(ITEM_FORMATS)} (default: {FORMATS[0]}; for {ITEMS}: "
+            f"{ITEM_FORMATS[0]})",
         )  # fmt: skip
         parser.add_argument(
             "--gzip", action="store_true", help="compress JSON Lines and CSV with gzip"
@@ -53,9 +58,17 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Export the tables, and print how many rows and files were written."""
         name, address = args
-        if name not in (*TABLE_NAMES, ALL):
-            available = ", ".join((*TABLE_NAMES, ALL))
+        if name not in (*TABLE_NAMES, ITEMS, ALL):
+            available = ", ".join((*TABLE_NAMES, ITEMS, ALL))
             raise usage_error(f"unknown table {name!r}. Available: {available}")
+        formats = ITEM_FORMATS if name == ITEMS else FORMATS
+        opts.file_format = opts.file_format or formats[0]
+        if opts.file_format not in formats:
+            raise ConfigError(
+                f"--format: {name} cannot be {opts.file_format}. Use {' or '.join(formats)}"
+            )
+        if opts.gzip and name == ITEMS:
+            raise ConfigError(f"--gzip: not for {ITEMS}. Leave the option out")
         if opts.gzip and opts.file_format == FORMATS[0]:
             raise ConfigError("--gzip: Parquet is always compressed. Use it with jsonl or csv")
         if opts.since is not None and name not in (*BY_DAY, ALL):
@@ -80,6 +93,7 @@ class Command(FreshetCommand):
         from crawler.exchange.destinations import destination_of
         from crawler.exchange.exports import Export, Request
         from crawler.exchange.formats import Format
+        from crawler.exchange.item_exports import ItemFormat, export_items
         from crawler.exchange.tables import TABLES
         from crawler.storage import leases
         from crawler.storage.client import storage_errors
@@ -91,6 +105,14 @@ class Command(FreshetCommand):
             stored = await spiders_of(db, None)
             if unknown := sorted(set(opts.spider or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
+            if name == ITEMS:
+                chosen = sorted(opts.spider or stored)
+                async with leases.held(
+                    db, config, f"{leases.EXPORT}{name}", f"{name} are being exported"
+                ):
+                    with storage_errors("run the same command again"):
+                        form = ItemFormat(opts.file_format)
+                        return [await export_items(db, destination, chosen, form, progress)]
             now = config.clock.now()
             request = Request(
                 Format(opts.file_format), opts.gzip, tuple(opts.spider or ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawler.cli.base import (
@@ -13,17 +14,22 @@ from crawler.cli.base import (
 )
 from crawler.cli.options import add_spider_of_target, positive_int
 from crawler.errors import ConfigError
-from crawler.utils.terminal import printable, shortened, stdout
+from crawler.utils.terminal import printable, shortened, stdout, visible
 from crawler.utils.text import count
 from crawler.utils.time import NEVER
 
 if TYPE_CHECKING:
-    from crawler.reports.history import History
+    from rich.text import Text
+
+    from crawler.reports.history import History, VersionDiff
+    from crawler.utils.edits import DiffPart, Segment
 
 SHOWN_HASH = 8
-STYLES = {"+": "green", "-": "red", "@": "cyan"}
-# A mark is never searched beyond the start of the next one, to keep the search linear.
-MARKS = {r"\[-(?:(?!\[-).)*?-\]": "red", r"\{\+(?:(?!\{\+).)*?\+\}": "green"}
+# Lines that are longer are shown once, with their differences marked.
+LONG_LINE = 160
+SIDES = {"-": "deleted", "+": "inserted"}
+# Marks around the words of a long line, and their style.
+MARKS = {"same": ("", "", ""), "deleted": ("[-", "-]", "red"), "inserted": ("{+", "+}", "green")}
 
 
 class Command(FreshetCommand):
@@ -34,7 +40,7 @@ class Command(FreshetCommand):
     example = "scrapy history https://books.toscrape.com/ --diff 1 2"
     documents: ClassVar = {
         "scrapy history URL --json": "crawler.reports.history.History",
-        "scrapy history URL --diff 1 2 --json": "crawler.reports.history.VersionDifference",
+        "scrapy history URL --diff 1 2 --json": "crawler.reports.history.VersionDiff",
     }
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -64,27 +70,17 @@ class Command(FreshetCommand):
             config, lambda db: history_of(db, config, args[0], opts.spider, opts.source, last)
         )
         if opts.diff is not None:
-            pair = _version_pair(opts.diff, len(history["versions"]))
             # Slow to import, and --help does not need it.
-            from rich.text import Text
+            from crawler.reports.history import differences, version_diff
 
-            from crawler.reports.history import difference, version_name
-
-            between = difference(history, pair)
+            pair = _version_pair(opts.diff, len(history["versions"]))
+            before, after = (history["versions"][at] for at in pair)
+            (difference,) = differences([before["content"], after["content"]])
+            between = version_diff(before, after, difference)
             if opts.json:
                 print_json(between)
-                return
-            console = stdout(soft_wrap=True)
-            if not between["diff"]:
-                before = version_name(between["before"], pair[0])
-                after = version_name(between["after"], pair[1])
-                console.print(f"no difference between {before} and {after}")
-            for line in between["diff"]:
-                text = Text(line, style=STYLES.get(line[:1], ""))
-                if line.startswith("~"):
-                    for mark, style in MARKS.items():
-                        text.highlight_regex(mark, style)
-                console.print(text)
+            else:
+                _show_difference(between, pair)
         elif opts.json:
             print_json(history)
         else:
@@ -132,6 +128,75 @@ class Command(FreshetCommand):
             console.print(
                 f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
             )
+
+
+def _show_difference(between: VersionDiff, positions: tuple[int, int]) -> None:
+    console = stdout(soft_wrap=True)
+    before, after = (
+        f"version {position + 1}, {version['at']:%Y-%m-%d %H:%M}"
+        for position, version in zip(positions, (between["before"], between["after"]), strict=True)
+    )
+    changed = [field for field in between["fields"] if field["kind"] != "same"]
+    if not changed:
+        console.print(f"no difference between {before} and {after}")
+        return
+    console.print(f"--- {before}\n+++ {after}")
+    for field in changed:
+        console.print(f"@@ {visible(field['name'], spaces=True)} @@", style="cyan")
+        for line in lines_of(field["parts"]):
+            console.print(line)
+    if between["truncated"]:
+        console.print("… diff truncated; scrapy history URL --json prints both versions in full")
+
+
+def lines_of(parts: Iterable[DiffPart]) -> Iterator[Text]:
+    """Yield the parts of a field as lines, which begin like those of `diff -u`.
+
+    ` `: unchanged; `-`: deleted; `+`: inserted; `~`: long, with marks around words of one side
+    """
+    from rich.text import Text
+
+    for part in parts:
+        segments, kinds = part["segments"], {segment["kind"] for segment in part["segments"]}
+        if part["kind"] == "folded":
+            yield Text(f" … {count(part['lines'], 'unchanged line')} …", style="dim")
+            continue
+        if part["kind"] == "same":
+            for line in _text_of(segments, "same"):
+                yield Text(f" {line[:LONG_LINE]}{'…' if len(line) > LONG_LINE else ''}")
+            continue
+        sides = [(sign, kind, _text_of(segments, kind)) for sign, kind in SIDES.items()]
+        is_long = any(len(line) > LONG_LINE for _, _, lines in sides for line in lines)
+        if "same" in kinds and (is_long or "folded" in kinds):
+            yield from _marked(segments)
+            continue
+        for sign, kind, lines in sides:
+            if lines != [""]:
+                yield from (Text(f"{sign}{line}", style=MARKS[kind][2]) for line in lines)
+
+
+def _text_of(segments: Sequence[Segment], kind: str) -> list[str]:
+    """Return the lines of one side of a part."""
+    texts = [each["text"] for each in segments if each["kind"] in ("same", kind)]
+    return visible("".join(texts), spaces=True).split("\n")
+
+
+def _marked(segments: Sequence[Segment]) -> Iterator[Text]:
+    from rich.text import Text
+
+    line = Text("~")
+    for segment in segments:
+        if segment["kind"] == "folded":
+            line.append(f"… {count(segment['characters'], 'character')} …", style="dim")
+            continue
+        begin, end, style = MARKS[segment["kind"]]
+        for n, text in enumerate(visible(segment["text"], spaces=True).split("\n")):
+            if n:
+                yield line
+                line = Text("~")
+            if text:
+                line.append(f"{begin}{text}{end}", style=style)
+    yield line
 
 
 def _version_pair(numbers: list[str], n: int) -> tuple[int, int]:

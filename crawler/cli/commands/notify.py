@@ -245,16 +245,20 @@ def _minute(at: datetime | None) -> str:
 
 def test_options(parser: argparse.ArgumentParser) -> None:
     """Add the channel."""
-    parser.add_argument("channel", metavar="CHANNEL", help="name of a channel in notify.toml")
+    parser.add_argument("channel", metavar="CHANNEL", help="name of a channel")
 
 
 def run_test(config: Config, opts: argparse.Namespace) -> int:
     """Send a test message; return 1 if the channel did not accept it."""
     from crawler.notify import rounds
+    from crawler.storage.store import opened
 
-    now = config.clock.now()
+    async def send() -> rounds.SendReport:
+        async with opened(config) as db:
+            return await rounds.send_test(db, config, opts.channel, config.clock.now())
+
     with working(config.progress, f"sending to {opts.channel}"):
-        report = asyncio.run(rounds.send_test(config, opts.channel, now))
+        report = asyncio.run(send())
     if opts.json:
         print_json(report)
     elif not report["delivered"]:

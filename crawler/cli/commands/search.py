@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, print_json, require_posts, usage_error
 from crawler.cli.options import add_limit, as_time, category, time_or_age, valid_utf8
+from crawler.utils.shapes import copied
 from crawler.utils.terminal import SafeConsole, complain, printable
 from crawler.utils.text import count
 
@@ -322,16 +323,9 @@ async def found_posts(
             for post, copies in zip(posts[part], hidden, strict=True):
                 post["hidden"] = [
                     {
+                        **copied(FoundCopy, copy),
                         "id": copy["_id"],
-                        "spider": copy["spider"],
-                        "url": copy.get("url"),
-                        "feed": copy.get("feed"),
                         "title": None if copy.get("title") is None else str(copy["title"]),
-                        "published": copy.get("published"),
-                        "first_seen": copy["first_seen"],
-                        "date": copy["date"],
-                        "similarity": copy.get("similarity"),
-                        "duplicate_of": copy["duplicate_of"],
                     }
                     for copy in copies
                 ]
@@ -351,28 +345,14 @@ def _found_post(item: Document, query: Query, columns: int) -> FoundPost:
     texts = [text for text in search.texts_of(item) if text != title] or [""]
     hit = passage(texts, query.terms, columns)
     return {
+        **copied(FoundPost, item),
         "id": item["_id"],
-        "spider": item["spider"],
-        "url": item.get("url"),
-        "feed": item.get("feed"),
-        "categories": item.get("categories") or [],
         "title": "" if title is None else str(title)[:MAX_TITLE],
-        "date": item["date"],
-        "published": item.get("published"),
-        "first_seen": item["first_seen"],
-        "score": item["score"],
         "cluster": None if cluster is None else str(cluster),
-        "item": item.get("item"),
         "snippet": hit.text,
         "marks": [(start, stop) for start, stop in hit.marks],
         "sources": [
-            {
-                "id": source["_id"],
-                "spider": source["spider"],
-                "url": source.get("url"),
-                "feed": source.get("feed"),
-            }
-            for source in item["sources"]
+            {**copied(FoundSource, source), "id": source["_id"]} for source in item["sources"]
         ],
         "copies": 0,
     }

@@ -28,8 +28,9 @@ Example: scrapy simulate overload cells.toml --load 2 --plot overload.png
 FILES = {PAGES: ("changes", "pages"), FEEDS: ("posts", "feeds")}
 AMOUNTS = {PAGES: ("budget", "N (requests a day)"), FEEDS: ("visits", "N (fetches in all)")}
 TRACES = ("history", "start", "split", "stop", "closed_loop", "replan_every", "visits_out")
+LISTS = ("lists", "recall", "false_flags", "lists_fail", "seed")
 OWN = {
-    PAGES: (*TRACES, *FILES[PAGES], "budget", "daily_cap"),
+    PAGES: (*TRACES, *FILES[PAGES], "budget", "daily_cap", *LISTS),
     FEEDS: (*TRACES, *FILES[FEEDS], "visits"),
     OVERLOAD: ("load", "equal_costs"),
 }
@@ -120,6 +121,27 @@ class Command(FreshetCommand):
             "--daily-cap", metavar="N",
             help="maximum requests on a UTC day (default: unlimited)",
         )  # fmt: skip
+        group.add_argument(
+            "--lists", metavar="N",
+            help="simulate list pages of N entries, which show changes of the pages of each source "
+            "with 10 pages or more; the policy optimal plans them, too",
+        )  # fmt: skip
+        group.add_argument(
+            "--recall", metavar="SHARE",
+            help="share of the changes that lists show (default: 1)",
+        )  # fmt: skip
+        group.add_argument(
+            "--false-flags", metavar="SHARE",
+            help="share of the entries that differ although the page is unchanged (default: 0)",
+        )  # fmt: skip
+        group.add_argument(
+            "--lists-fail",
+            metavar="T",
+            help="time from which lists show no change (default: never)",
+        )
+        group.add_argument(
+            "--seed", metavar="N", help="seed of the changes that lists show (default: 0)"
+        )
         group = parser.add_argument_group("Feeds")
         group.add_argument(
             "--posts", metavar="FILE",

@@ -250,7 +250,7 @@ def run_recheck(config: Config, opts: argparse.Namespace) -> None:
         reason = refusal_to_recheck(target)
         return reason and f"this target cannot be visited: {reason}"
 
-    _run(config, opts, lambda db, row: target_queries.make_due(db, row["_id"], now), refusal)
+    _run(config, opts, lambda db, row: target_queries.make_due(db, [row["_id"]], now), refusal)
 
 
 def run_mute(config: Config, opts: argparse.Namespace) -> None:

@@ -94,6 +94,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--dashboards", metavar="TEMPLATES", type=Path,
         help="folder of templates of dashboards (default: built-in page of all cells)",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-service", dest="service", action="store_false",
+        help="only serve pages: do not crawl what is due, replan, prune and notify, as scrapy "
+        "refresh run does",
+    )  # fmt: skip
     add_options_of_app(parser)
 
 
@@ -125,6 +130,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         push=push,
         dashboards=dashboards,
         settings=tuple(command_line_settings(opts.settings)),
+        service=opts.service,
     )
     asyncio.run(_serve(config, options, opts))
 

@@ -20,6 +20,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import claims, clusters, edits, signatures
 from crawler.storage.dedup.index import HINT, META, REBUILDING
 from crawler.storage.dedup.signatures import Registry
+from crawler.utils.shapes import copied
 
 # Quantile of the normal distribution for an interval of 95 %.
 QUANTILE = 1.959964
@@ -76,7 +77,7 @@ async def with_post(db: Database, post: str, others: Iterable[str]) -> dict[str,
 
 
 def _label(row: Document) -> Label:
-    return {"same": row["same"], "flagged": row["flagged"], "by": row["by"], "at": row["at"]}
+    return copied(Label, row)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
 from crawler.storage.paging import Key, later, read_page
 from crawler.storage.posts import count_copies, named
+from crawler.utils.shapes import copied
 
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
@@ -26,6 +28,8 @@ MEMBERS: Document = {"cluster": {"$exists": True}}
 # Maximum number of reads for one page of clusters with copies: a cluster whose copies have all left
 # it keeps its document, and is not shown.
 MAX_ROUNDS = 20
+# Copies of a cluster whose sites are read for a list.
+MAX_COPIES = 200
 BY_NEWEST = (("_id", -1),)
 BY_SIZE = (("copies", -1), ("_id", 1))
 # Matches all copies, because no `_id` is empty, so that the index of copies answers the query.
@@ -73,6 +77,13 @@ class ClusterRow(TypedDict):
     """Number of copies."""
     original: ShownPost
     """The original."""
+
+
+class ListedCluster(ClusterRow):
+    """A cluster of near-duplicates in a list."""
+
+    sites: list[str]
+    """Names of the sites with a copy or the original, which comes first."""
 
 
 class NewOriginal(TypedDict):
@@ -209,13 +220,7 @@ async def described(db: Database, rows: Sequence[Document]) -> list[ClusterRow]:
 def _post(row: Document, posts: dict[str, Document]) -> ShownPost:
     """Return the shown fields of a post; row: its cluster or signature."""
     post = posts.get(row["post"], {})
-    return {
-        "id": row["post"],
-        "created": row["created"],
-        "spider": post.get("spider"),
-        "url": post.get("url"),
-        "title": post.get("title"),
-    }
+    return {**copied(ShownPost, post), "id": row["post"], "created": row["created"]}
 
 
 async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
@@ -245,10 +250,7 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> C
         "original": shown["original"],
         "members": await _copies(db, copies, own),
         "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
-        "changes": [
-            {"at": change["at"], "post": change["post"], "was": change["was"], "why": change["why"]}
-            for change in row.get("changes", [])
-        ],
+        "changes": [copied(NewOriginal, change) for change in row.get("changes", [])],
     }
 
 
@@ -291,7 +293,7 @@ async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[Objec
 class ClusterPage:
     """A page of clusters. last: key after which the next page begins; None: no more rows."""
 
-    rows: list[ClusterRow]
+    rows: list[ListedCluster]
     last: Key | None
 
 
@@ -313,7 +315,7 @@ async def newest_clusters(db: Database, limit: int, after: Key | None = None) ->
             last = (rows[-1]["_id"],)
         if last is None or len(rows) == limit:
             break
-    return ClusterPage(await described(db, rows), last)
+    return ClusterPage(await _listed(db, rows), last)
 
 
 async def largest_clusters(db: Database, limit: int, after: Key | None = None) -> ClusterPage:
@@ -339,4 +341,18 @@ async def largest_clusters(db: Database, limit: int, after: Key | None = None) -
         for row in rows
         if row["_id"] in clusters
     ]
-    return ClusterPage(await described(db, named), last)
+    return ClusterPage(await _listed(db, named), last)
+
+
+async def _listed(db: Database, rows: Sequence[Document]) -> list[ListedCluster]:
+    """Return clusters with the sites of their posts."""
+    clusters = await described(db, rows)
+    sites = await asyncio.gather(*(_sites(db, row["original"]) for row in clusters))
+    return [{**row, "sites": of} for row, of in zip(clusters, sites, strict=True)]
+
+
+async def _sites(db: Database, original: ShownPost) -> list[str]:
+    """Return the sites of an original and of its copies; of many copies, only of some."""
+    cursor = db.posts.find({"duplicate_of": original["id"]}, {"spider": 1}).limit(MAX_COPIES)
+    copies = {post["spider"] async for post in cursor} - {original["spider"]}
+    return [*filter(None, [original["spider"]]), *sorted(copies)]

@@ -7,17 +7,17 @@ token can neither add users nor set passwords. Without users, the local user add
 from __future__ import annotations
 
 import math
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.storage import users
+from crawler.storage import readers, users
 from crawler.storage.store import Store
-from crawler.storage.users import Role, TokenRow, UserRow
+from crawler.storage.users import Role, Scope, TokenRow, UserRow
 from crawler.web import passwords
 from crawler.web.auth import (
     LOCAL,
@@ -26,6 +26,7 @@ from crawler.web.auth import (
     UserDep,
     delete_session_cookie,
     for_viewers,
+    own_origin,
     public,
     session_cookie,
     set_session_cookie,
@@ -79,6 +80,9 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     # Always a new id, to prevent session fixation.
     if old := request.cookies.get(session_cookie(request)):
         await users.end_session(store.db, old)
+    # The first user is the person who has used the app without users.
+    like = LOCAL if await users.is_only(store.db) else None
+    await readers.begin(store.db, user.name, now, like)
     session = await users.begin_session(store.db, user.name, now)
     request.state.user = User(user.name, user.role, session)
     response = redirect_to(request, form["next"])
@@ -108,10 +112,14 @@ async def index(request: Request, user: UserDep, store: StoreDep) -> Response:
 
 
 async def _account_page(
-    request: Request, user: User, store: StoreDep, form: Form, status: int = 200
+    request: Request, user: User, store: StoreDep, form: Form, status: int = 200, secret: str = ""
 ) -> Response:
     own = await users.tokens_of(store.db, user.name)
-    return page(request, "account/index.html", status=status, form=form, tokens=own)
+    return page(
+        request, "account/index.html", status=status, form=form, tokens=own, secret=secret,
+        scopes=[scope for scope in Scope if user.can_write or scope is Scope.READ],
+        origin=own_origin(request),
+    )  # fmt: skip
 
 
 @router.post("/account/password", name="account.password")
@@ -131,6 +139,39 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
     response = redirect(request, "account.index")
     set_session_cookie(request, response, session)
     return response
+
+
+class NewToken(BaseModel):
+    """An API token to add."""
+
+    label: str = Field("", max_length=users.MAX_LABEL_CHARACTERS, description="purpose")
+    scope: Scope = Field(Scope.READ, description="read, or write, which includes read")
+    days: int | None = Field(None, ge=1, le=3650, description="days until it expires; None: never")
+
+    @field_validator("days", mode="before")
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        return value or None
+
+
+@router.post("/account/tokens", name="account.add_token")
+@for_viewers
+async def add_token(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
+    """Add an API token of the signed-in user, and show it once."""
+    if user.is_local:
+        raise HTTPException(409, "Without users, the API needs no token. Add a user first")
+    form = await Form.read(request)
+    new = form.parse(NewToken)
+    await _require_password(request, user, store, form, "token_password")
+    if new is None or not form.is_valid:
+        return await _account_page(request, user, store, form, 422)
+    scopes = [Scope.READ] if new.scope is Scope.READ else list(Scope)
+    expires = now + timedelta(days=new.days) if new.days is not None else None
+    secret, token = await users.add_token(
+        store.db, user.name, new.label.strip(), scopes, now, expires
+    )
+    request.state.audit = users.token_in_words(token)
+    return await _account_page(request, user, store, Form(), secret=secret)
 
 
 @router.post("/account/tokens/revoke", name="account.revoke")
@@ -352,8 +393,10 @@ async def revoke_api(request: Request, _: EditorDep, store: StoreDep, token_id: 
     return token
 
 
-async def _require_password(request: Request, user: User, store: Store, form: Form) -> None:
-    """Reject the form unless its field `password` is the password of the signed-in user.
+async def _require_password(
+    request: Request, user: User, store: Store, form: Form, field: str = "password"
+) -> None:
+    """Reject the form unless a field is the password of the signed-in user.
 
     So an unattended browser or a stolen session is not enough. Failures count as failed sign-ins.
     The local user has no password.
@@ -364,13 +407,13 @@ async def _require_password(request: Request, user: User, store: Store, form: Fo
     hashing: passwords.Hashing = request.app.state.hashing
     key = f"user {user.name}"
     if limit.begin(key) > 0:
-        form.reject("password", "Too many attempts. Try again later")
+        form.reject(field, "Too many attempts. Try again later")
         return
     stored = await users.find(store.db, user.name)
-    if await hashing.matches(stored.password_hash if stored else None, form.secret("password")):
+    if await hashing.matches(stored.password_hash if stored else None, form.secret(field)):
         limit.succeeded(key)
     else:
-        form.reject("password", "This is not your current password")
+        form.reject(field, "This is not your current password")
 
 
 async def _new_password_hash(request: Request, form: Form) -> str | None:

@@ -22,7 +22,8 @@ from crawler.reports.notifications import alerts
 from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
-from crawler.web.pages import page
+from crawler.web.pages import page, redirect_to
+from crawler.web.service import ServiceState
 from crawler.web.site_views import board, runs_in_progress
 
 router = APIRouter()
@@ -68,7 +69,29 @@ async def index(
         request, "board/index.html", fragment="sites",
         board=part, crawls=crawls, next=cursor_of(part.last), pagination=pagination,
         text=text, tag=tag, charts=charts, alerts=await alerts(store.db, store.config.notify_file),
+        service=await request.app.state.service.state(store.db),
     )  # fmt: skip
+
+
+@router.post("/service/start", name="board.start")
+async def start(request: Request) -> Response:
+    """Start the service of the app: it crawls what is due until the app ends."""
+    request.app.state.service.start()
+    return redirect_to(request, None)
+
+
+@api.get("/service", name="board.api_service")
+async def service(request: Request, store: StoreDep) -> ServiceState:
+    """Return whether a service crawls what is due."""
+    state: ServiceState = await request.app.state.service.state(store.db)
+    return state
+
+
+@api.post("/service/start", name="board.api_start", status_code=202)
+async def start_by_api(request: Request, store: StoreDep) -> ServiceState:
+    """Start the service of the app: it crawls what is due until the app ends."""
+    request.app.state.service.start()
+    return await service(request, store)
 
 
 @api.get("/sites", name="board.api")

@@ -15,15 +15,13 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator
 from starlette.responses import Response
 
 from crawler.errors import Busy, ConfigError
+from crawler.planning import budget_curve
 from crawler.planning.budget_curve import (
     BudgetCurve,
     BudgetForecast,
-    FeedBudgetCurve,
-    FeedBudgetForecast,
+    Measure,
     Objective,
-    feed_points,
     forecast,
-    forecast_of_feeds,
     sample_points,
     usual_budget,
 )
@@ -62,21 +60,20 @@ def _planner(request: Request) -> Planner:
 class BudgetKind:
     """The budget of pages or of feeds.
 
-    route:    name of the route of its page
-    template: of its page
-    noun:     what the budget counts
-    points:   returns the rows of the table of a curve
-    forecast: returns the forecast of a curve for a budget
+    area: beginning of the names of its routes
+    noun: what the budget counts
     """
 
-    route: str
-    template: str
+    measure: Measure
+    area: str
     noun: str
     curve: JobKind
     preview: JobKind
     apply: JobKind
-    points: Callable[[Any], Any]
-    forecast: Callable[[Any, float], Any]
+
+    def objective(self, chosen: Objective) -> Objective | None:
+        """Return the chosen objective of pages; None for feeds, which have none."""
+        return chosen if self is PAGES else None
 
     def in_words(self, work: str, budget: float, objective: str | None) -> str:
         """Return the line of a job for the audit list."""
@@ -85,13 +82,8 @@ class BudgetKind:
         return f"{what}: {count(budget, self.noun)} a day{end}"
 
 
-PAGES = BudgetKind(
-    "budget.index", "budget/index.html", "request", CURVE, PREVIEW, APPLY, sample_points, forecast
-)
-FEEDS = BudgetKind(
-    "feed_budget.index", "budget/feeds.html", "fetch", FEED_CURVE, FEED_PREVIEW, FEED_APPLY,
-    feed_points, forecast_of_feeds,
-)  # fmt: skip
+PAGES = BudgetKind(budget_curve.PAGES, "budget", "request", CURVE, PREVIEW, APPLY)
+FEEDS = BudgetKind(budget_curve.FEEDS, "feed_budget", "fetch", FEED_CURVE, FEED_PREVIEW, FEED_APPLY)
 
 
 def _kind_of(request: Request) -> BudgetKind:
@@ -100,7 +92,7 @@ def _kind_of(request: Request) -> BudgetKind:
 
 KindDep = Annotated[BudgetKind, Depends(_kind_of)]
 PlannerDep = Annotated[Planner, Depends(_planner)]
-ObjectiveQuery = Annotated[Objective, Query(description="objective of the plan")]
+ObjectiveQuery = Annotated[Objective, Query(description="for pages: objective of the plan")]
 BudgetText = Annotated[
     str,
     Query(max_length=MAX_BUDGET_CHARACTERS, description="requests a day, such as 265 or 265/day"),
@@ -134,13 +126,7 @@ class Choice(BaseModel):
     """A budget and an objective; the budget None is the current one."""
 
     budget: Budget = Field(None, description="requests a day, such as 265 or 265/day")
-    objective: Objective = Field("balanced", description="objective of the plan")
-
-
-class FeedChoice(BaseModel):
-    """A budget of feeds; None is the current one."""
-
-    budget: Budget = Field(None, description="fetches a day, such as 265 or 265/day")
+    objective: Objective = Field("balanced", description="for pages: objective of the plan")
 
 
 class SimulationChoice(Choice):
@@ -257,7 +243,7 @@ async def preview(
     """Start a dry run."""
 
     def start(order: PreviewForm) -> str:
-        objective = order.objective if kind is PAGES else None
+        objective = kind.objective(order.objective)
         planner.start(kind.preview, user.name, now, budget=order.budget, objective=objective)
         return kind.in_words("dry run", order.budget, objective)
 
@@ -326,7 +312,7 @@ async def _start_job(
 def _back(request: Request, kind: BudgetKind, form: Form) -> Response:
     """Return to the page with the same budget."""
     kept = {name: form[name] for name in ("budget", "objective") if form[name]}
-    return redirect(request, kind.route, kept)
+    return redirect(request, f"{kind.area}.index", kept)
 
 
 def _page(
@@ -334,28 +320,27 @@ def _page(
 ) -> Response:
     """Show the page with the choice of a form, or with its problems."""
     planner, choice = _planner(request), form.parse(Choice)
-    objective: Objective | None = None
-    if kind is PAGES:
-        objective = choice.objective if choice else "balanced"
+    objective = kind.objective(choice.objective if choice else "balanced")
     curve, result = planner.curve(kind.curve, objective), None
     if curve is None:
         planner.want_curve(kind.curve, objective, by, now)
     else:
-        result = _forecast_in(form, choice.budget if choice else None, curve, kind)
+        result = _forecast_in(form, choice.budget if choice else None, curve)
     if status == 200 and not form.is_valid:
         status = 422
     return page(
-        request, kind.template, fragment="figures", status=status, form=form, curve=curve,
+        request, "budget/index.html", fragment="figures", status=status, form=form, curve=curve,
         least=rounded_up(curve["requests_per_day"][0]) if curve else "", forecast=result,
-        points=kind.points(curve) if curve else [], is_empty=planner.has_no_targets(kind.curve),
-        objective=objective, policies=POLICY_NAMES, job=planner.job, failed=planner.failed,
+        points=sample_points(curve) if curve else [], objective=objective, kind=kind,
+        is_empty=planner.has_no_targets(kind.curve), is_pages=kind is PAGES,
+        policies=POLICY_NAMES, job=planner.job, failed=planner.failed,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
         preview=planner.last(kind.preview), applied=planner.last(kind.apply),
         simulation=planner.last(SIMULATE),
     )  # fmt: skip
 
 
-def _forecast_in(form: Form, budget: float | None, curve: Any, kind: BudgetKind) -> Any:
+def _forecast_in(form: Form, budget: float | None, curve: BudgetCurve) -> BudgetForecast:
     """Return the forecast for a budget; enter the current budget into a form without one.
 
     A budget that is too small is rejected, and the forecast is for the minimum budget instead.
@@ -364,76 +349,48 @@ def _forecast_in(form: Form, budget: float | None, curve: Any, kind: BudgetKind)
     """
     chosen = budget or usual_budget(curve)
     try:
-        result = kind.forecast(curve, chosen)
+        result = forecast(curve, chosen)
     except ConfigError as error:
         form.reject("budget", error)
-        result = kind.forecast(curve, curve["requests_per_day"][0])
+        result = forecast(curve, curve["requests_per_day"][0])
     if not form["budget"]:
         form.values["budget"] = plain(chosen)
     return result
 
 
 @api.get("", name="budget.api")
+@api.get("/feeds", name="feed_budget.api")
 async def curve(
-    user: UserDep, now: NowDep, planner: PlannerDep, objective: ObjectiveQuery = "balanced"
-) -> BudgetCurve:
+    user: UserDep, now: NowDep, planner: PlannerDep, kind: KindDep,
+    objective: ObjectiveQuery = "balanced",
+) -> BudgetCurve:  # fmt: skip
     """Return the expected results for a range of budgets.
 
     While the curve is being computed, the status is 503. Try again after the time in Retry-After.
     """
-    found: BudgetCurve = _ready_curve(planner, CURVE, objective, user, now)
-    return found
-
-
-@api.get("/feeds", name="feed_budget.api")
-async def feed_curve(user: UserDep, now: NowDep, planner: PlannerDep) -> FeedBudgetCurve:
-    """Return the expected results of feeds for a range of budgets.
-
-    While the curve is being computed, the status is 503. Try again after the time in Retry-After.
-    """
-    found: FeedBudgetCurve = _ready_curve(planner, FEED_CURVE, None, user, now)
-    return found
-
-
-def _ready_curve(
-    planner: Planner, kind: JobKind, objective: str | None, user: User, now: datetime
-) -> Any:
-    """Return a curve; raises HTTPException (503) while it is being computed."""
-    if (found := planner.curve(kind, objective)) is not None:
+    found: BudgetCurve | None = planner.curve(kind.curve, kind.objective(objective))
+    if found is not None:
         return found
-    planner.want_curve(kind, objective, user.name, now)
+    planner.want_curve(kind.curve, kind.objective(objective), user.name, now)
     job = planner.job
     detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
     raise HTTPException(503, detail, {"Retry-After": "2"})
 
 
 @api.get("/forecast", name="budget.api_forecast")
+@api.get("/feeds/forecast", name="feed_budget.api_forecast")
 async def forecast_of(
-    user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText,
+    user: UserDep, now: NowDep, planner: PlannerDep, kind: KindDep, budget: BudgetText,
     objective: ObjectiveQuery = "balanced",
 ) -> BudgetForecast:  # fmt: skip
-    """Return the expected results of a budget, by site, next to the current schedules."""
-    chosen = _budget_in(budget)
-    page_curve = await curve(user, now, planner, objective)
-    return forecast(page_curve, chosen or usual_budget(page_curve))
-
-
-@api.get("/feeds/forecast", name="feed_budget.api_forecast")
-async def feed_forecast(
-    user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText
-) -> FeedBudgetForecast:
-    """Return the expected results of a budget, by feed, next to the current schedules."""
-    chosen = _budget_in(budget)
-    ready = await feed_curve(user, now, planner)
-    return forecast_of_feeds(ready, chosen or usual_budget(ready))
-
-
-def _budget_in(text: str) -> float | None:
-    """Return the budget in a query, None without text; raises HTTPException (422)."""
+    """Return the expected results of a budget by site or feed, next to the current schedules."""
     try:
-        return parsed_budget(text)
+        chosen = parsed_budget(budget)
     except ValueError:
-        raise HTTPException(422, f"budget: invalid request rate: {text!r}. Example: 265") from None
+        detail = f"budget: invalid request rate: {budget!r}. Example: 265"
+        raise HTTPException(422, detail) from None
+    ready = await curve(user, now, planner, kind, objective)
+    return forecast(ready, chosen or usual_budget(ready))
 
 
 @api.get("/jobs", name="budget.api_jobs")
@@ -445,27 +402,16 @@ async def jobs(_: UserDep, planner: PlannerDep) -> Jobs:
 
 
 @api.post("/preview", name="budget.api_preview", status_code=202)
+@api.post("/feeds/preview", name="feed_budget.api_preview", status_code=202)
 async def start_preview(
-    choice: Choice, user: EditorDep, now: NowDep, planner: PlannerDep
+    choice: Choice, user: EditorDep, now: NowDep, planner: PlannerDep, kind: KindDep
 ) -> JobState:
     """Start a dry run of a replan; its result is BudgetPreview."""
-    return _started_preview(planner, PREVIEW, choice, user, now)
-
-
-@api.post("/feeds/preview", name="feed_budget.api_preview", status_code=202)
-async def start_feed_preview(
-    choice: FeedChoice, user: EditorDep, now: NowDep, planner: PlannerDep
-) -> JobState:
-    """Start a dry run of a replan of feeds; its result is FeedBudgetPreview."""
-    return _started_preview(planner, FEED_PREVIEW, choice, user, now)
-
-
-def _started_preview(
-    planner: Planner, kind: JobKind, choice: Choice | FeedChoice, user: User, now: datetime
-) -> JobState:
     if choice.budget is None:
         raise ConfigError("budget: missing. Example: 265")
-    return JobState.of(planner.start(kind, user.name, now, **choice.model_dump()))
+    objective = kind.objective(choice.objective)
+    job = planner.start(kind.preview, user.name, now, budget=choice.budget, objective=objective)
+    return JobState.of(job)
 
 
 @api.post("/apply", name="budget.api_apply", status_code=202)

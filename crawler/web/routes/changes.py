@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Annotated, Any, Literal
-from xml.etree import ElementTree
 
 from bson import ObjectId
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -17,11 +16,10 @@ from starlette.responses import Response
 
 from crawler.errors import ConfigError
 from crawler.reports import inbox
+from crawler.reports.entries import ChangedPage, Entry, PageChange, page_change
 from crawler.reports.inbox import (
     FIRST,
-    KINDS,
-    MAX_COUNTED,
-    FeedEntry,
+    TOLD,
     Filters,
     InboxPage,
     Position,
@@ -31,15 +29,27 @@ from crawler.reports.inbox import (
     read_feed,
     read_inbox,
 )
-from crawler.reports.net_changes import ChangedPage, Entry, PageChange, page_change
-from crawler.storage import readers, targets, users
+from crawler.reports.net_changes import Told
+from crawler.storage import readers, targets
+from crawler.storage import sites as site_marks
 from crawler.storage.paging import Key
 from crawler.storage.readers import MAX_MUTES, MAX_PATTERN_CHARACTERS, Reader
 from crawler.storage.store import Store
 from crawler.utils.time import iso
-from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
+from crawler.web.atom import (
+    FEED_ENTRIES,
+    MAX_TITLE,
+    MAX_URL,
+    AtomEntry,
+    FeedAddress,
+    SecretQuery,
+    allowed,
+    atom_response,
+)
+from crawler.web.auth import User, UserDep, for_viewers, public
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, Time, cursor_of
-from crawler.web.pages import Form, is_linked, not_found, page, path_to, redirect, redirect_to
+from crawler.web.pages import Form, not_found, page, path_to, redirect, redirect_to
+from crawler.web.subprocesses import Subprocesses
 
 # Placeholder for a missing key in a cursor.
 NO_KEY: Key = (None, None)
@@ -47,12 +57,6 @@ SinceQuery = Annotated[
     Time | None,
     Query(description="changes after this time, read or not; absent: the unread ones"),
 ]
-ATOM = "http://www.w3.org/2005/Atom"
-MEDIA_TYPE = "application/atom+xml; charset=utf-8"
-# Characters that XML 1.0 does not allow.
-# Characters that XML does not allow, and the control characters that it discourages.
-INVALID = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-MAX_TITLE, MAX_TEXT, MAX_URL = 300, 4000, 2000
 WORDS = {"new": "New", "changed": "Changed", "gone": "Gone", "back": "Back"}
 
 
@@ -61,9 +65,12 @@ def _filters(
     category: Annotated[str, Query(max_length=500, description="category of the page")] = "",
     field: Annotated[str, Query(max_length=200, description="name of a field that differs")] = "",
     kind: Annotated[
-        Literal["", "new", "changed", "gone", "back"], Query(description="kind of the net change")
+        Literal["", "changed", Told],
+        Query(description="how the change is told; `changed`: any change of content"),
     ] = "",
-    q: Annotated[str, Query(max_length=500, description="part of the URL, in any case")] = "",
+    q: Annotated[
+        str, Query(max_length=500, description="part of the name or the URL, in any case")
+    ] = "",
     size: Annotated[
         int | Literal[""], Query(description="minimum number of characters that differ")
     ] = "",
@@ -135,85 +142,54 @@ def _list(
 ListDep = Annotated[ChangeList, Depends(_list)]
 
 
-def atom_feed(
-    entries: Sequence[FeedEntry], *, feed_id: str, address: str, site: str, updated: datetime
-) -> bytes:
-    """Return a feed with all texts as plain text.
-
-    feed_id:  permanent id in the form of a URI, to which the ids of entries add a part
-    address:  URL of the feed
-    site:     URL of the page with the changes
-    updated:  time to state if there are no entries
-    """
-    feed = ElementTree.Element("feed", {"xmlns": ATOM})
-    _add(feed, "id", feed_id)
-    _add(feed, "title", "Changes in Freshet")
-    _add(feed, "updated", iso(max((each["at"] for _, each in entries), default=updated)))
-    _add(ElementTree.SubElement(feed, "author"), "name", "Freshet")
-    ElementTree.SubElement(
-        feed, "link", {"rel": "self", "type": "application/atom+xml", "href": address}
-    )
-    ElementTree.SubElement(feed, "link", {"rel": "alternate", "type": "text/html", "href": site})
-    for entry_id, each in entries:
-        item = ElementTree.SubElement(feed, "entry")
-        _add(item, "id", f"{feed_id}:{entry_id}")
-        pages = each["page_count"]
-        name = " ".join((each["title"] or each["url"])[:MAX_TITLE].split())
-        more = f" and {pages - 1:,} more" if pages > 1 else ""
-        _add(item, "title", f"{WORDS[each['kind']]}: {name}{more}")
-        _add(item, "updated", iso(each["at"]))
-        url = each["url"]
-        href = url if is_linked(url) and len(url) <= MAX_URL else site
-        ElementTree.SubElement(item, "link", {"rel": "alternate", "href": _clean(href)})
-        ElementTree.SubElement(item, "category", {"term": _clean(each["site"])})
-        ElementTree.SubElement(item, "category", {"term": each["kind"]})
-        lines = [each["summary"]]
-        for edit in each["edits"]:
-            before, after = edit["before"] or "", edit["after"] or "(removed)"
-            lines.append(f"{edit['name']}: {before} → {after}" if before else f"+ {after}")
-        lines += [f"and {each['more_edits']:,} more"] if each["more_edits"] else []
-        lines += [page["url"][:MAX_URL] for page in each["pages"]] if pages > 1 else []
-        text = "\n".join(filter(None, lines)) or WORDS[each["kind"]]
-        ElementTree.SubElement(item, "content", {"type": "text"}).text = _clean(text[:MAX_TEXT])
-    document: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
-    return document
-
-
-def _add(parent: ElementTree.Element, name: str, text: str) -> None:
-    ElementTree.SubElement(parent, name).text = _clean(text)
-
-
-def _clean(text: str) -> str:
-    return INVALID.sub("\ufffd", text)
+def _atom_entry(entry_id: str, each: Entry) -> AtomEntry:
+    pages = each["page_count"]
+    name = " ".join(each["name"][:MAX_TITLE].split())
+    more = f" and {pages - 1:,} more" if pages > 1 else ""
+    lines = [each["summary"]]
+    for edit in each["edits"]:
+        before, after = edit["before"] or "", edit["after"] or "(removed)"
+        lines.append(f"{edit['name']}: {before} → {after}" if before else f"+ {after}")
+    lines += [f"and {each['more_edits']:,} more"] if each["more_edits"] else []
+    lines += [page["url"][:MAX_URL] for page in each["pages"]] if pages > 1 else []
+    return AtomEntry(
+        entry_id, f"{WORDS[each['kind']]}: {name}{more}", each["at"], each["url"],
+        (each["site"], each["kind"]), "\n".join(filter(None, lines)) or WORDS[each["kind"]],
+    )  # fmt: skip
 
 
 router = APIRouter(prefix="/changes")
 api = APIRouter(prefix="/changes", tags=["changes"])
-FEED_ENTRIES = 50
-# Much longer than any secret.
-MAX_SECRET = 100
 # Characters of a URL in a suggested pattern; longer URLs are cut.
 MAX_SUGGESTED = 300
+WEEK = timedelta(days=7)
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
 
 
 @router.get("", name="changes.index")
 async def index(
-    request: Request, user: UserDep, store: StoreDep, wanted: ListDep,
+    request: Request, user: UserDep, store: StoreDep, wanted: ListDep, now: NowDep,
     marked: Annotated[int | None, Query(ge=0, le=10**9)] = None,
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)
     inbox, after = await wanted.read(reader)
+    names = await targets.spiders(store.db)
     return page(
         request, "changes/index.html", fragment="changes", inbox=inbox, next=after,
+        titles=await site_marks.titles(store.db, names),
         pagination=wanted.pagination, filters=wanted.filters, reader=reader, marked=marked,
-        kinds=KINDS,
-        sites=await targets.spiders(store.db), most=MAX_COUNTED,
-        unread=await count_unread(store.db, reader, wanted.filters.site),
+        kinds=TOLD, sites=names,
         here=request.url.path + _list_query(request), query=_list_query(request),
+        days=_by_day(inbox.entries), week_ago=iso(now - WEEK),
         fields=_names(inbox, "fields"), categories=_names(inbox, "categories"),
     )  # fmt: skip
+
+
+def _by_day(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
+    """Return the entries by day in UTC; a script regroups them by the reader's days."""
+    by_day = groupby(entries, lambda entry: f"{entry['at'].astimezone(UTC):%Y-%m-%d}")
+    return [(day, list(of_day)) for day, of_day in by_day]
 
 
 def _names(inbox: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
@@ -316,8 +292,10 @@ async def api_pages(
 @router.get("/of/{event}", name="changes.page")
 async def detail(request: Request, event: EventId, user: UserDep, store: StoreDep) -> Response:
     """Show the net change of a page, word by word."""
-    change = await api_detail(event, user, store)
-    return page(request, "changes/detail.html", change=change, entry=change["entry"])
+    change = await api_detail(request, event, user, store)
+    entry = change["entry"]
+    titles = await site_marks.titles(store.db, [entry["site"]])
+    return page(request, "changes/detail.html", change=change, entry=entry, titles=titles)
 
 
 class ReadForm(BaseModel):
@@ -379,11 +357,20 @@ async def mark_all(request: Request, user: UserDep, store: StoreDep, now: NowDep
         store.db, user.name, min(wanted.until or now, now), now, wanted.site or None
     )
     request.state.audit = f"marked everything of {wanted.site or 'all sites'} as read"
+    return _back(request, form["here"], 0)
+
+
+@router.post("/undo", name="changes.undo")
+@for_viewers
+async def undo(request: Request, user: UserDep, store: StoreDep) -> Response:
+    """Undo the last mark."""
+    form = await Form.read(request)
+    await readers.undo(store.db, user.name)
     return _back(request, form["here"], None)
 
 
 def _back(request: Request, here: str, marked: int | None) -> Response:
-    """Return to the list, which shows how many pages were marked."""
+    """Return to the list, which shows how many pages were marked: 0 for all; None: none."""
     back = here if here.startswith(path_to(request, "changes.index")) else ""
     path = back or path_to(request, "changes.index")
     if marked is not None:
@@ -522,36 +509,18 @@ async def end_feed(request: Request, user: UserDep, store: StoreDep) -> Response
 @router.get("/feed.atom", name="changes.feed")
 @public
 async def feed(
-    request: Request, store: StoreDep, now: NowDep,
-    token: Annotated[str, Query(max_length=MAX_SECRET)] = "",
-) -> Response:  # fmt: skip
+    request: Request, store: StoreDep, now: NowDep, secret: SecretQuery = ""
+) -> Response:
     """Return the newest changes as Atom to anyone who has the secret address."""
-    reader = await readers.of_feed(store.db, token) if token else None
-    if reader is None or not await _may_read(request, store, reader):
-        raise HTTPException(404, "This feed no longer exists. Create a new address in Freshet")
+    found = await readers.of_feed(store.db, secret)
+    reader = await allowed(request, store, found, lambda reader: reader.name)
     entries = await read_feed(store.db, reader, FEED_ENTRIES, now)
-    base = own_origin(request)
-    # The id must not contain the secret, because feed readers show and share ids.
-    made = readers.page_number(reader.name, str(reader.feed_since)) % 2**64
-    document = atom_feed(
-        entries, feed_id=f"tag:freshet,2026:{made:x}",
-        address=f"{base}{path_to(request, 'changes.feed')}?token={token}",
-        site=base + path_to(request, "changes.index"), updated=reader.feed_since or now,
+    made = readers.item_number(reader.name, str(reader.feed_since)) % 2**64
+    return atom_response(
+        request, [_atom_entry(*entry) for entry in entries], title="Changes in Freshet",
+        name=f"{made:x}", address=FeedAddress.of(request, "changes.feed", secret),
+        page=path_to(request, "changes.index"), updated=reader.feed_since or now,
     )  # fmt: skip
-    etag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    given = request.headers.get("if-none-match", "")
-    if etag in [each.strip().removeprefix("W/") for each in given.split(",")]:
-        return Response(status_code=304, headers=headers)
-    return Response(document, headers=headers, media_type=MEDIA_TYPE)
-
-
-async def _may_read(request: Request, store: Store, reader: Reader) -> bool:
-    """Return whether the reader of a feed may still see the changes."""
-    if reader.name == LOCAL:
-        is_private = request.app.state.options.is_private and not request.state.was_forwarded
-        return is_private and not await users.any_exists(store.db)
-    return await users.find(store.db, reader.name) is not None
 
 
 class Mutes(BaseModel):
@@ -564,6 +533,15 @@ class Pattern(BaseModel):
     """A pattern of hidden pages."""
 
     pattern: str = Field(max_length=MAX_PATTERN_CHARACTERS, description="regular expression (RE2)")
+
+
+@api.post("/undo", name="changes.api_undo")
+@for_viewers
+async def api_undo(user: UserDep, store: StoreDep) -> Unread:
+    """Undo the last mark; 409 if there is none, or if something else was changed since."""
+    if not await readers.undo(store.db, user.name):
+        raise HTTPException(409, "There is no mark to undo")
+    return await api_unread(user, store)
 
 
 @api.get("/mutes", name="changes.api_mutes")
@@ -591,12 +569,6 @@ async def api_unmute(pattern: str, user: UserDep, store: StoreDep) -> Mutes:
     return Mutes(patterns=list(reader.mutes))
 
 
-class FeedAddress(BaseModel):
-    """The address of the Atom feed, which is shown only once."""
-
-    url: str
-
-
 @api.post("/feed", name="changes.api_make_feed")
 @for_viewers
 async def api_make_feed(
@@ -604,8 +576,7 @@ async def api_make_feed(
 ) -> FeedAddress:
     """Create the secret address of the feed; an older address stops working."""
     secret = await readers.make_feed(store.db, user.name, now)
-    path = path_to(request, "changes.feed")
-    return FeedAddress(url=f"{own_origin(request)}{path}?token={secret}")
+    return FeedAddress.of(request, "changes.feed", secret)
 
 
 @api.delete("/feed", name="changes.api_end_feed", status_code=204)
@@ -616,10 +587,13 @@ async def api_end_feed(user: UserDep, store: StoreDep) -> None:
 
 
 @api.get("/{event}", name="changes.api_page")
-async def api_detail(event: EventId, user: UserDep, store: StoreDep) -> PageChange:
+async def api_detail(
+    request: Request, event: EventId, user: UserDep, store: StoreDep
+) -> PageChange:
     """Return the net change of a page, word by word."""
     reader = await readers.load(store.db, user.name)
-    change = await page_change(store.db, reader, ObjectId(event))
+    sandbox = Subprocesses.of(request.app).comparing
+    change = await page_change(store.db, reader, ObjectId(event), sandbox)
     if change is None:
         raise not_found("Change")
     return change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -15,7 +15,7 @@ from crawler.reports import duplicates as report
 from crawler.reports.duplicates import Comparison
 from crawler.storage.dedup import labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
-from crawler.storage.dedup.queries import Cluster, ClusterRow
+from crawler.storage.dedup.queries import Cluster, ListedCluster
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, cursor_of
@@ -28,13 +28,12 @@ NEWEST, LARGEST = "newest", "largest"
 Order = Annotated[Literal["newest", "largest"], Query(description="which clusters come first")]
 PostName = Annotated[str, Query(max_length=10_000, description="URL or id of a post")]
 MAX_MEMBERS = 200
-MAX_DIFF_ROWS = 400
 
 
 class ClusterRows(BaseModel):
     """A part of the clusters of near-duplicates."""
 
-    clusters: list[ClusterRow]
+    clusters: list[ListedCluster]
     next: str | None = Field(description="cursor of the next page; null at the end")
 
 
@@ -65,7 +64,7 @@ async def compare(request: Request, a: PostName = "", b: PostName = "") -> Respo
     form = Form.of({"a": a, "b": b})
     with form.rejecting(""):
         compared = await _jobs(request).compare((a.strip(), b.strip()))
-        return page(request, "duplicates/compare.html", **_shown(compared))
+        return page(request, "duplicates/compare.html", compared=compared)
     return page(request, "duplicates/find.html", status=422, form=form)
 
 
@@ -99,8 +98,7 @@ async def show_cluster(
             problem = str(error)
     return page(
         request, "duplicates/cluster.html", cluster=details, chosen=chosen, problem=problem,
-        labels=await report.labels_of(store.db, details),
-        **(_shown(compared) if compared else {"compared": None, "rows": [], "left_out": 0}),
+        labels=await report.labels_of(store.db, details), compared=compared,
     )  # fmt: skip
 
 
@@ -156,13 +154,3 @@ async def _cluster(store: Store, name: str) -> Cluster:
 def _jobs(request: Request) -> DuplicateJobs:
     jobs: DuplicateJobs = request.app.state.duplicate_jobs
     return jobs
-
-
-def _shown(compared: Comparison) -> dict[str, Any]:
-    """Return the variables of the part of a page that shows two posts side by side."""
-    rows = report.side_by_side(compared["diff"][:MAX_DIFF_ROWS])
-    return {
-        "compared": compared,
-        "rows": rows,
-        "left_out": max(0, len(compared["diff"]) - MAX_DIFF_ROWS),
-    }

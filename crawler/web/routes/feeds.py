@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
+from fastapi import APIRouter, Depends, File, HTTPException, Query, Request, UploadFile
 from pydantic import BaseModel, Field
 from starlette.datastructures import UploadFile as SentFile
 from starlette.responses import Response, StreamingResponse
@@ -23,7 +23,6 @@ from crawler.feeds.subscriptions import (
     tidy,
 )
 from crawler.reports import feeds as report
-from crawler.reports.duplicates import side_by_side
 from crawler.reports.feeds import (
     COMMAND,
     AddReport,
@@ -40,10 +39,9 @@ from crawler.reports.feeds import (
 )
 from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
-from crawler.storage.feed_reader import Reading
 from crawler.storage.store import Store
 from crawler.utils.text import count
-from crawler.web.auth import EditorDep, UserDep, for_viewers
+from crawler.web.auth import EditorDep, User, UserDep, for_viewers
 from crawler.web.dependencies import NowDep, PaginationDep, StoreDep, Time, cursor_of
 from crawler.web.pages import (
     Form,
@@ -52,7 +50,8 @@ from crawler.web.pages import (
     redirect,
     wants_fragment,
 )
-from crawler.web.subprocesses import add_feeds
+from crawler.web.site_views import start_first_run
+from crawler.web.subprocesses import Subprocesses, add_feeds
 
 router = APIRouter(prefix="/feeds")
 api = APIRouter(prefix="/feeds", tags=["feeds"])
@@ -167,18 +166,26 @@ async def index(
     now: NowDep,
     pagination: PaginationDep,
     choice: ChoiceDep,
+    marked: Annotated[bool, Query(description="all were marked as read just now")] = False,
 ) -> Response:
     """Show unread posts of all feeds, of a folder, or of a feed."""
-    reading = await storage.reading_of(store.db, user.name, now)
+    reader = await storage.reader_of(store.db, user.name, now)
     selection = await _selection(store, choice.feed, choice.folder)
     posts, last = await report.newest_posts(
-        store.db, selection, reading, pagination.limit, pagination.after, every=choice.every
+        store.db, selection, reader, pagination.limit, pagination.after, every=choice.every
     )
-    return page(
-        request, "feeds/index.html", posts=posts, next=cursor_of(last), pagination=pagination,
-        selection=selection, every=choice.every, folders=await report.folders(store.db),
-        unread=await report.unread_feeds(store.db, reading), max_days=storage.MAX_DAYS,
+    response = page(
+        request, "feeds/index.html", fragment="posts", posts=posts, next=cursor_of(last),
+        pagination=pagination, selection=selection, every=choice.every, marked=marked,
+        can_undo=reader.can_undo, folders=await report.folders(store.db),
+        unread=await report.unread_feeds(store.db, reader), max_days=storage.MAX_DAYS,
+        unfetched=0 if posts else await subscriptions.count_unfetched(store.db),
+        service=await request.app.state.service.state(store.db),
     )  # fmt: skip
+    if posts and wants_fragment(request):
+        # The page was waiting for its first posts: it needs the folders, too.
+        response.headers["HX-Refresh"] = "true"
+    return response
 
 
 @router.get("/post", name="feeds.post")
@@ -186,11 +193,8 @@ async def post_page(
     request: Request, user: UserDep, store: StoreDep, now: NowDep, key: PostKey
 ) -> Response:
     """Show a post with its text, near-duplicates and versions."""
-    post = await post_api(user, store, now, key)
-    versions = [
-        {"at": version["at"], "rows": side_by_side(version["diff"])} for version in post["versions"]
-    ]
-    return page(request, "feeds/post.html", post=post, versions=versions)
+    post = await post_api(request, user, store, now, key)
+    return page(request, "feeds/post.html", post=post)
 
 
 @router.post("/read", name="feeds.read")
@@ -216,7 +220,19 @@ async def read_all(request: Request, user: UserDep, store: StoreDep, now: NowDep
     if new is None:
         raise ConfigError("Posts not marked as read: reload the page and try again")
     await read_all_api(new, user, store, now)
-    return redirect(request, "feeds.index")
+    shown = {"feed": new.feed, "folder": new.folder}
+    here = {name: value for name, value in shown.items() if value}
+    return redirect(request, "feeds.index", here | {"marked": "true"})
+
+
+@router.post("/undo", name="feeds.undo")
+@for_viewers
+async def undo(request: Request, user: UserDep, store: StoreDep) -> Response:
+    """Undo the last mark of all posts."""
+    form = await Form.read(request)
+    await storage.undo(store.db, user.name)
+    shown = {name: form[name] for name in ("feed", "folder") if form[name]}
+    return redirect(request, "feeds.index", shown)
 
 
 @router.get("/health", name="feeds.health")
@@ -230,6 +246,7 @@ async def health(
         request, "feeds/health.html", fragment="feeds", feeds=part.feeds, next=part.next,
         pagination=pagination, folder=folder, attention=attention,
         folders=await report.folders(store.db),
+        service=await request.app.state.service.state(store.db),
     )  # fmt: skip
 
 
@@ -292,13 +309,13 @@ async def add_page(request: Request, _: EditorDep, store: StoreDep) -> Response:
 
 
 @router.post("/add", name="feeds.do_add")
-async def add(request: Request, user: EditorDep, store: StoreDep) -> Response:
+async def add(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
     """Find the feed at a URL, and add it."""
     form = await Form.read(request)
     new, done = form.parse(NewFeed), None
     if new is not None:
         with form.rejecting("url", (Busy, ConfigError)):
-            done = await add_api(request, new, user, store)
+            done = await add_api(request, new, user, store, now)
             for refused in done["refused"]:
                 form.reject("url", refused["reason"])
     if not form.is_valid:
@@ -307,7 +324,7 @@ async def add(request: Request, user: EditorDep, store: StoreDep) -> Response:
 
 
 @router.post("/import", name="feeds.do_import")
-async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) -> Response:
+async def import_(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
     """Add the feeds of an OPML file or of a list of URLs."""
     form, done = Form(), None
     sent = await request.form()
@@ -315,7 +332,7 @@ async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) 
         file = sent.get("file")
         if isinstance(file, SentFile) and file.filename:
             with form.rejecting("file"):
-                done = await _import(request, store, file, now)
+                done = await _import(request, user, store, file, now)
         else:
             form.reject("file", "Choose an OPML file, or a text file with one URL per line")
     finally:
@@ -352,10 +369,10 @@ async def posts_api(
     user: UserDep, store: StoreDep, now: NowDep, pagination: PaginationDep, choice: ChoiceDep
 ) -> Posts:
     """Return unread posts, the newest first, with near-duplicates under their original."""
-    reading = await storage.reading_of(store.db, user.name, now)
+    reader = await storage.reader_of(store.db, user.name, now)
     selection = await _selection(store, choice.feed, choice.folder)
     posts, last = await report.newest_posts(
-        store.db, selection, reading, pagination.limit, pagination.after, every=choice.every
+        store.db, selection, reader, pagination.limit, pagination.after, every=choice.every
     )
     return Posts(posts=posts, next=cursor_of(last))
 
@@ -363,17 +380,20 @@ async def posts_api(
 @api.get("/unread", name="feeds.api_unread")
 async def unread_api(user: UserDep, store: StoreDep, now: NowDep) -> Unread:
     """Return the folders, and the feeds with unread posts."""
-    reading = await storage.reading_of(store.db, user.name, now)
+    reader = await storage.reader_of(store.db, user.name, now)
     return Unread(
-        folders=await report.folders(store.db), feeds=await report.unread_feeds(store.db, reading)
+        folders=await report.folders(store.db), feeds=await report.unread_feeds(store.db, reader)
     )
 
 
 @api.get("/post", name="feeds.api_post")
-async def post_api(user: UserDep, store: StoreDep, now: NowDep, key: PostKey) -> FullPost:
+async def post_api(
+    request: Request, user: UserDep, store: StoreDep, now: NowDep, key: PostKey
+) -> FullPost:
     """Return a post with its text, near-duplicates and versions."""
-    reading = await storage.reading_of(store.db, user.name, now)
-    post = await report.full_post(store.db, reading, key)
+    reader = await storage.reader_of(store.db, user.name, now)
+    sandbox = Subprocesses.of(request.app).comparing
+    post = await report.full_post(store.db, reader, key, sandbox)
     if post is None:
         raise not_found("Post")
     return post
@@ -384,11 +404,12 @@ async def post_api(user: UserDep, store: StoreDep, now: NowDep, key: PostKey) ->
 async def read_api(new: PostRead, user: UserDep, store: StoreDep, now: NowDep) -> PostRead:
     """Mark a post as read or unread for this reader."""
     post = await report.feed_to_read(store.db, new.post)
-    reading: Reading = await storage.reading_of(store.db, user.name, now)
     if new.read:
-        await storage.mark_read(store.db, reading, post)
+        await storage.mark_read(store.db, user.name, post, now)
         return new
-    return PostRead(post=new.post, read=not await storage.mark_unread(store.db, reading, post))
+    return PostRead(
+        post=new.post, read=not await storage.mark_unread(store.db, user.name, post, now)
+    )
 
 
 @api.post("/read-all", name="feeds.api_read_all", status_code=204)
@@ -396,12 +417,22 @@ async def read_api(new: PostRead, user: UserDep, store: StoreDep, now: NowDep) -
 async def read_all_api(new: AllRead, user: UserDep, store: StoreDep, now: NowDep) -> None:
     """Mark all posts of a feed, of a folder or of all feeds as read for this reader."""
     selection = await _selection(store, new.feed, new.folder)
-    reading = await storage.reading_of(store.db, user.name, now)
-    await storage.mark_all_read(store.db, reading, selection.view, min(new.until, now))
+    await storage.mark_all_read(store.db, user.name, selection.view, min(new.until, now))
+
+
+@api.post("/undo", name="feeds.api_undo")
+@for_viewers
+async def undo_api(user: UserDep, store: StoreDep, now: NowDep) -> Unread:
+    """Undo the last mark of all posts; 409 if there is none, or if another mark was made since."""
+    if not await storage.undo(store.db, user.name):
+        raise HTTPException(409, "There is no mark to undo")
+    return await unread_api(user, store, now)
 
 
 @api.post("", name="feeds.api_add")
-async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep) -> AddReport:
+async def add_api(
+    request: Request, new: NewFeed, user: EditorDep, store: StoreDep, now: NowDep
+) -> AddReport:
     """Find the feed at a URL, and add it."""
     folder = category_of(new.folder)
     done = await add_feeds(
@@ -410,6 +441,8 @@ async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep)
         settings=request.app.state.options.settings,
     )  # fmt: skip
     request.state.audit = f"{new.url}: {done['added']} added"
+    if done["added"]:
+        await start_first_run(request.app, store, now, COMMAND, user.name)
     return done
 
 
@@ -451,11 +484,11 @@ async def remove_api(
 
 @api.post("/import", name="feeds.api_import")
 async def import_api(
-    request: Request, _: EditorDep, store: StoreDep, now: NowDep,
+    request: Request, user: EditorDep, store: StoreDep, now: NowDep,
     file: Annotated[UploadFile, File(description="OPML, or a text with one URL per line")],
 ) -> ImportReport:  # fmt: skip
     """Add the feeds of an OPML file or of a list of URLs."""
-    return await _import(request, store, file, now)
+    return await _import(request, user, store, file, now)
 
 
 @api.get(
@@ -491,7 +524,10 @@ async def _feed_page(
         form = Form.of(
             {"title": title, "folders": lines, "title_before": title, "folders_before": lines}
         )
-    return page(request, "feeds/feed.html", status=status, feed=feed, id=key, form=form)
+    service = await request.app.state.service.state(store.db)
+    return page(
+        request, "feeds/feed.html", status=status, feed=feed, id=key, form=form, service=service
+    )
 
 
 async def _add_page(
@@ -500,16 +536,21 @@ async def _add_page(
     values = {"done": None, "imported": None, "shown": SHOWN_REFUSALS} | done
     return page(
         request, "feeds/add.html", status=status, form=form or Form(),
-        folders=await report.folders(store.db), max_bytes=MAX_UPLOAD_BYTES, **values,
+        folders=await report.folders(store.db), max_bytes=MAX_UPLOAD_BYTES,
+        service=await request.app.state.service.state(store.db), **values,
     )  # fmt: skip
 
 
-async def _import(request: Request, store: Store, file: SentFile, now: datetime) -> ImportReport:
+async def _import(
+    request: Request, user: User, store: Store, file: SentFile, now: datetime
+) -> ImportReport:
     name = (file.filename or "file")[:200]
     # Reading a long list takes seconds.
     feed_list = await asyncio.to_thread(read_list, file.file, name, store.config)
     stored = await subscriptions.add(store.db, COMMAND, feed_list.feeds, now)
     request.state.audit = f"{name}: {stored.added} added"
+    if stored.added:
+        await start_first_run(request.app, store, now, COMMAND, user.name)
     return import_report(feed_list, stored)
 
 

@@ -1,19 +1,17 @@
 """Notifications: channels with their messages, dead letters, rules, and previews of rules.
 
-Channels have secrets and hosts, so they are only in `notify.toml` on the machine; here they are
-shown and tested. Rules can be written here as well: they select events, and name channels.
+Rules select events, and name channels. Both can be written here or in files on the machine.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from crawler.errors import ConfigError, cause_of
+from crawler.errors import ConfigError
 from crawler.extract.notification_rules import Rule
 from crawler.items import Event
 from crawler.notify.rounds import PreviewedMessage, SendReport, send_test
@@ -25,10 +23,11 @@ from crawler.reports.notifications import (
     NotificationsReport,
     RuleReport,
 )
-from crawler.storage import notification_rules, outbox
+from crawler.storage import notification_rules, outbox, targets
 from crawler.storage.outbox import OutboxMessage, State
 from crawler.storage.store import Store
 from crawler.utils.text import count
+from crawler.web import rule_sentences
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of
 from crawler.web.pages import (
@@ -45,12 +44,12 @@ MAX_LAST, USUAL_LAST = 50, 20
 MAX_SHOWN = 50
 MAX_IDS = 1000
 LINES = ("sites", "categories", "urls", "when")
-TAKEN = "notify.toml or the definition of a site has a rule with this name. Choose another one"
 # Message on a channel's page after a write, by the value of `done`.
 DONE = {
     "retried": "The messages will be sent again with the next delivery.",
     "discarded": "The dead letters are deleted.",
     "sent": "The channel accepted the test message.",
+    "saved": "Saved. Send a test message to see whether it works.",
 }
 ChannelName = Annotated[str, Query(max_length=64, description="name of a channel")]
 RuleKey = Annotated[
@@ -114,16 +113,24 @@ class EditedRule(BaseModel):
 @router.get("", name="notifications.index")
 async def index(request: Request, store: StoreDep) -> Response:
     """Show channels and rules."""
+    return await _index(request, store, Form.of({"what": "falls", "percent": "5"}))
+
+
+async def _index(request: Request, store: Store, form: Form, status: int = 200) -> Response:
+    """Show channels and rules. form: the sentence of a new rule."""
     shown = await report.notifications(store.db, store.config.notify_file)
+    names = [each["name"] for each in shown["channels"] if not each["problem"]]
     return page(
-        request, "notifications/index.html", shown=shown, file=store.config.notify_file.name
-    )
+        request, "notifications/index.html", status=status, shown=shown, form=form,
+        what=rule_sentences.WHAT, channels=names, sites=await targets.spiders(store.db),
+        last=MAX_LAST, file=store.config.notify_file.name,
+    )  # fmt: skip
 
 
 @router.get("/channel", name="notifications.channel")
 async def channel_page(
     request: Request, store: StoreDep, pagination: PaginationDep, name: ChannelName,
-    state: ShownState = State.DEAD, done: Literal["retried", "discarded", "sent", ""] = "",
+    state: ShownState = State.DEAD, done: Literal["retried", "discarded", "sent", "saved", ""] = "",
 ) -> Response:  # fmt: skip
     """Show a channel with its messages of one state."""
     return await _channel_page(request, store, pagination, name, state, notice=DONE.get(done, ""))
@@ -202,12 +209,13 @@ async def preview_page(
     """Show the messages that past events would cause: of a stored rule, or of the form's values."""
     problem, messages = "", list[PreviewedMessage]()
     try:
-        rule = key or _rule_of(_form_in_query(request))
+        form = _form_in_query(request)
+        rule = key or (rule_sentences.rule_of(form.values) if form["what"] else _rule_of(form))
         messages = await report.preview_rule(store.db, store.config, rule, last, now)
     except ConfigError as error:
         problem = str(error)
     except ValidationError as error:
-        problem = _problems(error)
+        problem = rule_sentences.problems_of(error)
     return page(
         request, "notifications/preview.html", status=422 if problem else 200, fragment="messages",
         messages=messages[:MAX_SHOWN], number=len(messages), last=last, problem=problem, key=key,
@@ -223,15 +231,32 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
     try:
         rule = _rule_of(form)
         edits = form["edits"] if form["edits"].isdecimal() and len(form["edits"]) < 10 else ""
-        await _store_rule(
-            store, rule, user.name, now, is_new=not key, edits=int(edits) if edits else None
-        )
+        if key:
+            await notification_rules.replace(
+                store.db, rule, int(edits) if edits else None, user.name, now
+            )
+        else:
+            await rule_sentences.add(store, rule, user.name, now)
     except ValidationError as error:
         form.reject_values(error)
     except ConfigError as error:
         form.reject("" if key else "name", error)
     if not form.is_valid:
         return await _rule_page(request, store, form, key, 422)
+    request.state.audit = f"{rule.name}: {', '.join(rule.events)} to {', '.join(rule.channels)}"
+    return redirect(request, "notifications.index")
+
+
+@router.post("/sentence", name="notifications.say")
+async def say(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Store a new rule that is a sentence."""
+    form = await Form.read(request)
+    try:
+        rule = await rule_sentences.said(store, form.values)
+        await rule_sentences.add(store, rule, user.name, now)
+    except ConfigError as error:
+        form.reject("", str(error).partition(": ")[2] or error)
+        return await _index(request, store, form, 422)
     request.state.audit = f"{rule.name}: {', '.join(rule.events)} to {', '.join(rule.channels)}"
     return redirect(request, "notifications.index")
 
@@ -246,7 +271,7 @@ async def remove(request: Request, user: EditorDep, store: StoreDep) -> Response
 async def _rule_page(
     request: Request, store: Store, form: Form, key: str, status: int = 200
 ) -> Response:
-    defined = Defined.read(store.config.notify_file)
+    defined = await Defined.read(store.db, store.config.notify_file)
     chosen = form.lists.get("channels", [])
     names = sorted({*defined.channels, *defined.broken, *chosen[:20]})
     return page(
@@ -257,7 +282,7 @@ async def _rule_page(
 
 async def _channel(store: Store, name: str) -> ChannelReport:
     """Return a channel; raises HTTPException (404) if it is not defined and has no messages."""
-    defined = Defined.read(store.config.notify_file)
+    defined = await Defined.read(store.db, store.config.notify_file)
     is_defined = name in defined.channels or name in defined.broken
     if not is_defined and name not in await outbox.channel_names(store.db):
         raise not_found(f"Channel {name[:64]!r}")
@@ -293,25 +318,6 @@ def _rule_of(form: Form) -> Rule:
     if form["failures"].strip():
         keys["failures"] = form["failures"].strip()
     return Rule.model_validate(keys)
-
-
-def _problems(error: ValidationError) -> str:
-    rows = error.errors(include_url=False)[:5]
-    places = (f"{each['loc'][0] if each['loc'] else 'rule'}: {cause_of(each)}" for each in rows)
-    return "; ".join(places)
-
-
-async def _store_rule(
-    store: Store, rule: Rule, by: str, now: datetime, *, is_new: bool, edits: int | None = None
-) -> None:
-    """Store a rule; raises ConfigError if its name is taken, or it was changed meanwhile."""
-    if not is_new:
-        await notification_rules.replace(store.db, rule, edits, by, now)
-        return
-    shown = await report.notifications(store.db, store.config.notify_file)
-    if any(each["key"] == rule.name and each["source"] != "web app" for each in shown["rules"]):
-        raise ConfigError(TAKEN)
-    await notification_rules.add(store.db, rule, by, now)
 
 
 # The JSON API
@@ -353,7 +359,7 @@ async def send_test_api(
     request: Request, _: EditorDep, store: StoreDep, now: NowDep, channel: ChannelName
 ) -> SendReport:
     """Send a test message to a channel."""
-    sent = await send_test(store.config, channel, now)
+    sent = await send_test(store.db, store.config, channel, now)
     request.state.audit = f"{channel}: {'delivered' if sent['delivered'] else sent['reason']}"
     return sent
 
@@ -391,9 +397,11 @@ async def save_api(
     try:
         rule = Rule.model_validate(edited.keys | {"name": name})
     except ValidationError as error:
-        raise HTTPException(422, _problems(error)) from None
-    is_new = await notification_rules.find(store.db, name) is None
-    await _store_rule(store, rule, user.name, now, is_new=is_new)
+        raise HTTPException(422, rule_sentences.problems_of(error)) from None
+    if await notification_rules.find(store.db, name) is None:
+        await rule_sentences.add(store, rule, user.name, now)
+    else:
+        await notification_rules.replace(store.db, rule, None, user.name, now)
     request.state.audit = f"{name}: {', '.join(rule.events)} to {', '.join(rule.channels)}"
     return {"key": name, "source": "web app", "rule": rule.model_dump(mode="json")}
 

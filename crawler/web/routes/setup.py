@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from itertools import count as count_from
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
-from crawler.errors import Busy, FreshetError, first_problem
+from crawler.errors import Busy, ConfigError, FreshetError, first_problem
 from crawler.extract.fields import FieldType
+from crawler.extract.notification_rules import Rule
 from crawler.extract.stored_definition import edited_toml, toml_of, without_secrets
 from crawler.reports import site_setup
+from crawler.reports.notifications import Defined
+from crawler.reports.site_draft import Found
 from crawler.reports.site_setup import (
     PATTERN_KEYS,
     SAMPLE_PAGES,
@@ -23,14 +28,16 @@ from crawler.reports.site_setup import (
     DefinitionEdit,
     Matches,
 )
-from crawler.storage import sites
+from crawler.storage import sites, targets
 from crawler.storage.sites import Editable
 from crawler.storage.store import Store
 from crawler.utils.text import count, without_surrogates
-from crawler.web.auth import EditorDep, UserDep
+from crawler.web import rule_sentences, site_views
+from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.middleware import CONTENT_POLICY
 from crawler.web.pages import Form, not_found, page, redirect, static_path
+from crawler.web.service import ServiceState
 from crawler.web.site_pages import SampleValues, SitePages
 
 router = APIRouter()
@@ -84,8 +91,23 @@ async def new(request: Request, store: StoreDep, url: Url) -> Response:
         form = Form.of({"url": url})
         form.reject("url", "The fetched pages have expired after an hour. Fetch them again")
         return await _index(request, store, form)
-    edit = DefinitionEdit(name=site_setup.site_name(url), start_urls=[url])
-    return await _editor(request, edit, None, Form())
+    edit, found = await _pages(request).draft(url)
+    edit.name = await _free_name(request, store, edit.name)
+    return await _editor(request, store, edit, None, Form(), notes=_Notes(found=found))
+
+
+@router.get("/setup/copy/{name}", name="setup.copy")
+async def copy_site(request: Request, store: StoreDep, name: str) -> Response:
+    """Show the form of a new site with the definition of another one."""
+    copied = _copy_of(await _editable(store, name))
+    edit = DefinitionEdit.of(copied.values)
+    edit.name = await _free_name(request, store, name)
+    return await _editor(request, store, edit, copied, Form.of({"copy_of": name}))
+
+
+def _copy_of(editable: Editable) -> Editable:
+    """Return a definition as the base of a new one: it replaces none, and has no file."""
+    return replace(editable, digest="", path=None, text="")
 
 
 @router.get("/setup/sites/{name}", name="setup.edit")
@@ -93,7 +115,16 @@ async def edit_site(request: Request, store: StoreDep, name: str, saved: bool = 
     """Show the form of an existing site."""
     editable = await _editable(store, name)
     edit = DefinitionEdit.of(editable.values)
-    return await _editor(request, edit, editable, Form(), saved=saved)
+    service = await request.app.state.service.state(store.db) if saved else None
+    return await _editor(request, store, edit, editable, Form(), notes=_Notes(saved=service))
+
+
+async def _free_name(request: Request, store: Store, name: str) -> str:
+    """Return the name of a new site: `name`, with a number if another site has it."""
+    taken = set(await sites.editable_names(store.db)) | request.app.state.spider_names
+    return next(
+        each for n in count_from(1) if (each := f"{name}-{n}" if n > 1 else name) not in taken
+    )
 
 
 async def _editable(store: Store, name: str) -> Editable:
@@ -102,28 +133,39 @@ async def _editable(store: Store, name: str) -> Editable:
     return editable
 
 
+class _Notes(NamedTuple):
+    """What is said above the form.
+
+    saved: state of the service after the definition was saved; None: it was not
+    found: what was found on a new site; None: nothing is said
+    """
+
+    saved: ServiceState | None = None
+    found: Found | None = None
+
+
+NO_NOTES = _Notes()
+
+
 async def _editor(
-    request: Request,
-    edit: DefinitionEdit,
-    editable: Editable | None,
-    form: Form,
-    status: int = 200,
-    *,
-    digest: str | None = None,
-    saved: bool = False,
-) -> Response:
+    request: Request, store: Store, edit: DefinitionEdit, editable: Editable | None, form: Form,
+    status: int = 200, notes: _Notes = NO_NOTES,
+) -> Response:  # fmt: skip
     """Show the form with its previews.
 
-    digest: digest of the definition when the user began; None: of `editable`
+    editable: the definition that is edited or copied; None: a new one
     """
     pages = _pages(request)
-    usual = digest if digest is not None else (editable.digest if editable else "")
+    # The digest of the definition when the user began to edit it.
+    digest = form.values.get("digest", editable.digest if editable else "")
+    crawl = request.app.state.crawls.of(edit.name) if notes.saved else None
     response = page(
         request, "setup/editor.html", status=status, editable=editable, form=form,
-        proposals=await pages.proposals(edit.start_urls), digest=usual, saved=saved,
-        types=list(FieldType), remark=None if editable else pages.remark(edit.start_urls),
+        proposals=await pages.proposals(edit.start_urls), digest=digest, saved=notes.saved,
+        is_crawled=crawl is not None and crawl.code is None, found=notes.found, name=edit.name,
+        types=list(FieldType), **await _alerts(store),
         sitemaps=pages.sitemaps(edit.start_urls),
-        is_new=editable is None and not usual, **await _results(request, edit, editable),
+        is_new=not digest, **await _results(request, edit, editable),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response
@@ -156,13 +198,24 @@ def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
     return edited_toml(editable.text, values) if editable and editable.text else toml_of(values)
 
 
+@router.get("/setup/alert", name="setup.alert")
+async def alert(request: Request, store: StoreDep) -> Response:
+    """Show the sentence about who is told of the changes of a new site."""
+    return page(request, "setup/alert.html", form=Form(), **await _alerts(store))
+
+
+async def _alerts(store: Store) -> dict[str, Any]:
+    defined = await Defined.read(store.db, store.config.notify_file)
+    return {"what": rule_sentences.WHAT, "channels": sorted(defined.channels)}
+
+
 @router.get("/setup/preview", name="setup.preview")
 async def preview(request: Request, store: StoreDep) -> Response:
     """Show what the patterns and fields of the form select, without saving it."""
     form = Form.of_items(request.query_params.multi_items())
     edit, editable = await _edit_of(store, form)
     results = await _results(request, edit, editable, form["sample"])
-    return page(request, "setup/preview.html", **results)
+    return page(request, "setup/results.html", **results)
 
 
 @router.post("/setup/pages", name="setup.pages")
@@ -176,7 +229,7 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
     problems = await _pages(request).fetch_more(edit, base, lists=form["more"] == "lists")
     request.state.audit = f"fetch {count(len(problems), 'page')} for {edit.name}"
     results = await _results(request, edit, editable, form["sample"], problems)
-    return page(request, "setup/preview.html", **results)
+    return page(request, "setup/results.html", **results)
 
 
 @router.get("/setup/frame", name="setup.frame")
@@ -204,20 +257,36 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
     status = 422
     try:
         if form.is_valid:
-            await _save(request, store, edit, editable, form["digest"], now)
+            rule = await _rule_of(store, form, edit.name)
+            await _save(request, user, store, edit, editable, form["digest"], now)
+            if rule is not None:
+                await rule_sentences.add(store, rule, user.name, now)
     except Busy as error:
         form.reject("", error)
         status = 409
     except FreshetError as error:
         _reject(form, str(error))
     if form.is_valid:
+        if not form["digest"]:
+            return redirect(request, "sites.index", {"added": "true"}, name=edit.name)
         return redirect(request, "setup.edit", {"saved": "true"}, name=edit.name)
-    return await _editor(request, edit, editable, form, status, digest=form["digest"])
+    return await _editor(request, store, edit, editable, form, status)
+
+
+async def _rule_of(store: Store, form: Form, site: str) -> Rule | None:
+    """Return the alert that is wanted for a new site; None without a channel."""
+    if not form["alert_channel"]:
+        return None
+    said = {key: form[f"alert_{key}"] for key in ("what", "percent", "channel")}
+    try:
+        return await rule_sentences.said(store, said | {"site": site})
+    except ConfigError as error:
+        raise ConfigError(f"alert: {str(error).partition(': ')[2] or error}") from None
 
 
 async def _save(
-    request: Request, store: Store, edit: DefinitionEdit, editable: Editable | None, digest: str,
-    now: Any,
+    request: Request, user: User, store: Store, edit: DefinitionEdit, editable: Editable | None,
+    digest: str, now: datetime,
 ) -> None:  # fmt: skip
     base = editable.values if editable else None
     pages = _pages(request)
@@ -231,6 +300,9 @@ async def _save(
         raise Busy(f"{edit.name}: a spider has this name")
     else:
         await sites.create(store.db, wrapper, values, now)
+        # A site with targets is crawled by services.
+        await targets.ensure_starts(store.db, wrapper.name, wrapper.start_matches, now, now)
+        await site_views.start_first_run(request.app, store, now, edit.name, user.name)
 
 
 def _reject(form: Form, problem: str) -> None:
@@ -239,14 +311,14 @@ def _reject(form: Form, problem: str) -> None:
     for place, part in enumerate(parts[:-1]):
         key = part.split(".")[0]
         key = "user_agent" if key == "headers" else key
-        if key in DefinitionEdit.model_fields:
+        if key in DefinitionEdit.model_fields or key == "alert":
             form.reject(key, ": ".join(parts[place:]))
             return
     form.reject("", problem)
 
 
 async def _edit_of(store: Store, form: Form) -> tuple[DefinitionEdit, Editable | None]:
-    """Return the values of a form, and the definition that it edits; None for a new one.
+    """Return the values of a form, and the definition that it edits or copies; None without one.
 
     Problems of single values are recorded, and these values are left out. Raises HTTPException if
     the values are too long.
@@ -279,7 +351,9 @@ async def _edit_of(store: Store, form: Form) -> tuple[DefinitionEdit, Editable |
             if key not in single:
                 raise HTTPException(422, next(iter(form.problems.values()))) from None
             del single[key]
-    return edit, await sites.find_editable(store.db, form["name"]) if form["digest"] else None
+    if form["digest"]:
+        return edit, await sites.find_editable(store.db, form["name"])
+    return edit, _copy_of(await _editable(store, form["copy_of"])) if form["copy_of"] else None
 
 
 class NewSite(BaseModel):
@@ -295,6 +369,8 @@ class ProposedPattern(BaseModel):
     exclude: str | None = Field(description="pattern of URLs to exclude; null: none")
     reason: str = Field(description="why it is proposed")
     urls: list[str] = Field(description="known URLs that it matches")
+    names: list[str] = Field(description="texts of links to them, at most 12")
+    leads: list[str] = Field(description="patterns of items that fetched pages of a list link to")
 
 
 class ProposedPatterns(BaseModel):
@@ -303,6 +379,8 @@ class ProposedPatterns(BaseModel):
     lists: list[ProposedPattern] = Field(description="for `list_pages`")
     items: list[ProposedPattern] = Field(description="for `item_pages`")
     sitemaps: list[str] = Field(description="sitemaps in robots.txt, for `start_urls`")
+    found: Found = Field(description="what was found on the fetched pages")
+    draft: DefinitionEdit = Field(description="a definition with the most likely ones, to be saved")
 
 
 class StoredDefinition(BaseModel):
@@ -352,11 +430,12 @@ async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> Pr
     if problem is not None:
         raise HTTPException(422, problem)
     proposals = await pages.proposals([url])
+    draft, found = await pages.draft(url)
     return ProposedPatterns(
         lists=[ProposedPattern(**asdict(each)) for each in proposals.lists],
         items=[ProposedPattern(**asdict(each)) for each in proposals.items],
-        sitemaps=pages.sitemaps([url]),
-    )
+        sitemaps=pages.sitemaps([url]), found=found, draft=draft,
+    )  # fmt: skip
 
 
 @api.post("/matches", name="setup.api_matches")
@@ -437,5 +516,5 @@ async def api_save(
     if given.definition.name != name:
         raise HTTPException(422, "definition.name: differs from the name in the path")
     editable = await sites.find_editable(store.db, name) if given.digest else None
-    await _save(request, store, given.definition, editable, given.digest, now)
+    await _save(request, user, store, given.definition, editable, given.digest, now)
     return await api_site(store, name)

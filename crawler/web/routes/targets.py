@@ -6,21 +6,29 @@ from datetime import datetime
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
-from crawler.items import Outcome
+from crawler.items import Kind, Outcome
 from crawler.planning.report_types import Explanation
 from crawler.reports import history, target
-from crawler.reports.history import StoredVersion, VersionDiff, VisitRow, visit_row
+from crawler.reports.history import StoredVersion, Version, VersionDiff, VisitRow, visit_row
+from crawler.reports.item_history import (
+    ItemChange,
+    extremes,
+    item_history,
+    read_version,
+    version_with_content,
+)
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
 from crawler.storage import posts, target_queries, visits
+from crawler.storage import sites as site_marks
 from crawler.storage.client import Document
 from crawler.utils.urls import target_id
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, Pagination, PaginationDep, StoreDep, cursor_of
-from crawler.web.pages import Form, not_found, page, path_to, redirect_to
+from crawler.web.pages import Form, not_found, page, path_to, redirect_to, wants_fragment
 from crawler.web.subprocesses import Subprocesses
 
 router = APIRouter()
@@ -48,6 +56,7 @@ async def _target(request: Request, store: StoreDep) -> Document:
 TargetDep = Annotated[Document, Depends(_target)]
 Outcomes = Annotated[list[Outcome], Query(description="outcomes of visits; absent: all")]
 Hash = Annotated[str, Query(max_length=MAX_HASH, description="`content_hash` of a version")]
+HashInPath = Annotated[str, Path(max_length=MAX_HASH, description="`content_hash` of a version")]
 UrlText = Annotated[
     str, Query(max_length=target.MAX_URL_CHARACTERS, description="URL, its beginning, or cell:NAME")
 ]
@@ -121,13 +130,21 @@ async def _target_page(
     rows = await target_visits(store, document, pagination, outcomes)
     newest = await target_versions(store, document, Pagination(NEW_VERSIONS))
     status = 200 if form is None else 422
+    template, of_item = "targets/target.html", {}
+    series = await target.series_of(store.db, document["spider"], document["url"])
+    if document["kind"] == Kind.ITEM and not wants_fragment(request):
+        template = "targets/item.html"
+        of_item = {
+            "item": await item_history(store.db, document), "extremes": extremes(series),
+            "titles": await site_marks.titles(store.db, [document["spider"]]),
+        }  # fmt: skip
     return page(
-        request, "targets/target.html", status=status, fragment="visits",
+        request, template, status=status, fragment="visits",
         target=report, visits=rows.visits, next=rows.next, pagination=pagination,
         strip=charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
         versions=newest.versions, more_versions=newest.next is not None,
-        series=await target.series_of(store.db, document["spider"], document["url"]),
-        form=form or Form.of(report["limits"]), done=DONE.get(done),
+        series=series, **of_item, form=form or Form.of(report["limits"]), done=DONE.get(done),
+        service=await request.app.state.service.state(store.db),
     )  # fmt: skip
 
 
@@ -152,6 +169,17 @@ async def versions_page(
         request, "targets/versions.html", target=target.report_of(document),
         versions=rows.versions, next=rows.next, pagination=pagination,
     )  # fmt: skip
+
+
+@router.get("/targets/{target_id}/versions/{content_hash:path}", name="targets.version")
+async def version_page(
+    request: Request, store: StoreDep, document: TargetDep, content_hash: HashInPath
+) -> Response:
+    """Show a version: its fields and its text as they were."""
+    version = await read_version(store.db, document, content_hash)
+    if version is None:
+        raise not_found("version")
+    return page(request, "targets/version.html", target=target.report_of(document), version=version)
 
 
 @router.get("/targets/{target_id}/compare", name="targets.compare")
@@ -265,7 +293,7 @@ def _redirect(request: Request, route: str, target_id: str, **query: str) -> Res
 async def _recheck(store: StoreDep, document: Document, now: datetime) -> None:
     if reason := target.refusal_to_recheck(document):
         raise HTTPException(409, f"This target cannot be visited: {reason}")
-    await target_queries.make_due(store.db, document["_id"], now)
+    await target_queries.make_due(store.db, [document["_id"]], now)
 
 
 # JSON
@@ -308,6 +336,21 @@ async def target_versions(
     return VersionPage(versions=stored, next=cursor_of(rows.last))
 
 
+@api.get("/{target_id}/versions/{content_hash:path}", name="targets.api_version")
+async def target_version(store: StoreDep, document: TargetDep, content_hash: HashInPath) -> Version:
+    """Return a version of a target with its whole content."""
+    version = await version_with_content(store.db, document, content_hash)
+    if version is None:
+        raise not_found("version")
+    return version
+
+
+@api.get("/{target_id}/changes", name="targets.api_changes")
+async def target_changes(store: StoreDep, document: TargetDep) -> list[ItemChange]:
+    """Return the newest changes of an item with the values that changed, at most 30."""
+    return (await item_history(store.db, document)).changes
+
+
 @api.get("/{target_id}/difference", name="targets.api_difference")
 async def target_difference(
     request: Request, store: StoreDep, document: TargetDep, before: Hash, after: Hash
@@ -316,7 +359,9 @@ async def target_difference(
     pair = await target.content_of_pair(
         store.db, document["spider"], document["url"], (before, after)
     )
-    return await history.compared(*pair, Subprocesses.of(request.app).comparing)
+    contents = [version["content"] for version in pair]
+    (difference,) = await history.compared(contents, Subprocesses.of(request.app).comparing)
+    return history.version_diff(*pair, difference)
 
 
 @api.get("/{target_id}/values", name="targets.api_values")

@@ -20,8 +20,12 @@
     bar.max = Math.max(1, run.visits + run.due);
     bar.value = run.visits;
     const count = (n, noun) => `${number.format(n)} ${noun}${n === 1 ? "" : "s"}`;
-    const words = `${count(run.visits, "visit")}, ${number.format(run.changed)} changed, `
-      + `${number.format(run.new)} new, ${count(run.errors, "error")}, ${number.format(run.due)} due`;
+    // In one line, so that the rows below do not move.
+    const parts = [`${number.format(run.visits)} of ${count(run.visits + run.due, "page")}`];
+    if (run.new) parts.push(`${number.format(run.new)} new`);
+    if (run.changed) parts.push(`${number.format(run.changed)} changed`);
+    if (run.errors) parts.push(count(run.errors, "error"));
+    const words = parts.join(", ");
     bar.setAttribute("aria-label", `Run of ${run.name}`);
     const text = document.createElement("span");
     text.className = "small";

@@ -17,8 +17,6 @@
   const words = form.dataset.of === "feeds"
     ? { requests: "fetches", share: "missed posts", hours: "mean delay" }
     : { requests: "requests", share: "freshness", hours: "mean age" };
-  const sharesOf = (curve) => curve.missed_share ?? curve.freshness;
-  const hoursOf = (curve) => curve.delay_hours ?? curve.age_days.map((days) => 24 * days);
 
   // Equal steps of the slider multiply the budget by equal factors.
   const budgetAt = (step) => least * (most / least) ** (step / STEPS);
@@ -145,7 +143,7 @@
         { label: words.hours, scale: "hours", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} h`) },
       ],
       hooks: { draw: [mark, legend], setLegend: [legend] },
-    }, [curve.requests_per_day, sharesOf(curve), hoursOf(curve).map((hours) => hours || null)], place);
+    }, [curve.requests_per_day, curve.share, curve.hours.map((hours) => hours || null)], place);
     new ResizeObserver(() => plot.setSize({ width: width(), height: 260 })).observe(place);
   }
 

@@ -1,4 +1,5 @@
-// Keys of the feed reader: j and k move, o opens, m marks as read or unread.
+// Keys of the feed reader: j and k move, o opens, m marks as read or unread, z
+// undoes the mark of all posts.
 "use strict";
 
 (() => {
@@ -25,5 +26,6 @@
     else if (event.key === "k") move(-1);
     else if (event.key === "o") current()?.querySelector("[data-open]")?.click();
     else if (event.key === "m") current()?.querySelector("[data-mark]")?.click();
+    else if (event.key === "z") document.querySelector("[data-undo]")?.click();
   });
 })();

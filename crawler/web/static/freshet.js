@@ -5,13 +5,21 @@
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
   const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
+  const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
+  const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+  // A date among the values of an item has no zone.
+  const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeZone: "UTC" });
+
   // The server prints times in UTC; without this script they stay correct.
   function localize(root) {
     for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
       const at = new Date(time.dateTime);
       if (Number.isNaN(at.getTime())) continue;
-      time.title = `${exact.format(at)} (${time.dateTime})`;
-      if (!("relative" in time.dataset)) time.textContent = short.format(at);
+      if (!("date" in time.dataset)) time.title = `${exact.format(at)} (${time.dateTime})`;
+      if ("date" in time.dataset) time.textContent = date.format(at);
+      else if ("clock" in time.dataset) time.textContent = clock.format(at);
+      else if ("day" in time.dataset) time.textContent = day.format(at);
+      else if (!("relative" in time.dataset)) time.textContent = short.format(at);
       time.dataset.local = "";
     }
   }
@@ -51,6 +59,19 @@
   document.addEventListener("click", (event) => {
     const opener = event.target.closest("[data-opens]");
     if (opener) document.getElementById(opener.dataset.opens).showModal();
+  });
+  // The menu closes like one of the system.
+  const menu = document.querySelector(".menu");
+  document.addEventListener("click", (event) => {
+    if (menu?.open && !menu.contains(event.target)) menu.open = false;
+  });
+  menu?.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+  menu?.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
   });
   // A form with data-confirm asks before it is sent.
   document.addEventListener("submit", (event) => {

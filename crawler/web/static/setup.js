@@ -1,8 +1,13 @@
-// Proposals, rows of fields, and clicks on a page that is shown without scripts.
+// Steps, proposals, rows of fields, and clicks on a page that is shown without scripts.
 "use strict";
 
 (() => {
+  const form = document.getElementById("definition");
   const keys = document.getElementById("site-keys");
+  const steps = [...form.querySelectorAll("[data-step]")];
+  const [back, next, save] = ["back", "next", "save"].map((name) => form.querySelector(`[data-${name}]`));
+  const isNew = steps.some((step) => step.dataset.step === "tell");
+  const advanced = document.getElementById("advanced");
   const rows = document.querySelector("[data-rows]");
   const picker = document.getElementById("picker");
   const frame = picker.querySelector("iframe");
@@ -39,6 +44,7 @@
     for (const button of document.querySelectorAll("[data-use]")) {
       const isUsed = lines(area(button.dataset.use)).includes(button.dataset.pattern);
       button.setAttribute("aria-pressed", String(isUsed));
+      button.firstChild.data = isUsed ? "✓ Used" : "Use";
     }
   }
 
@@ -53,7 +59,14 @@
     toggle(key, pattern, isWanted);
     if (exclude) {
       toggle(`not_${key}`, exclude, isWanted);
-      document.getElementById("excluded").open = true;
+    }
+    if (key === "item_pages") {
+      // The lists that lead to these pages come and go with them.
+      const wanted = lines(area(key));
+      for (const list of document.querySelectorAll('[data-use="list_pages"]')) {
+        const leads = list.dataset.leads.split("\n");
+        if (leads.includes(pattern)) toggle("list_pages", list.dataset.pattern, leads.some((each) => wanted.includes(each)));
+      }
     }
     markUsed();
     refresh();
@@ -113,9 +126,31 @@
       say(field.detail);
       return;
     }
-    element.classList.add("freshet-chosen");
     say("");
     addRow(field);
+  }
+
+  // The first place of each value on the shown page, with the name of the value.
+  function markChosen() {
+    const page = frame.contentDocument;
+    if (!page?.body) return;
+    for (const each of page.querySelectorAll(".freshet-chosen")) {
+      each.classList.remove("freshet-chosen");
+      delete each.dataset.field;
+    }
+    for (const row of rows.children) {
+      const [name, selector, language] = ["name", "selector", "language"].map(
+        (key) => row.querySelector(`[name="field_${key}"]`).value,
+      );
+      if (language !== "css" || !selector) continue;
+      try {
+        const place = page.querySelector(selector.replace(/::[\w-]+(?:\([^)]*\))?$/, ""));
+        place?.classList.add("freshet-chosen");
+        if (place) place.dataset.field = name;
+      } catch {
+        // The preview explains what is wrong with a selector.
+      }
+    }
   }
 
   function showSample() {
@@ -123,18 +158,62 @@
     if (!select) return;
     if (select.value === shownUrl) return;
     shownUrl = select.value;
-    picker.hidden = false;
     frame.style.height = "";
     cover.style.height = "";
     frame.src = `${picker.dataset.frame}?${new URLSearchParams({ url: shownUrl })}`;
   }
 
-  frame.addEventListener("load", () => {
+  // A page has no height while its step is hidden.
+  function fit() {
     const page = frame.contentDocument;
-    if (!page?.body) return;
+    if (!page?.body || !page.documentElement.scrollHeight) return;
     const height = `${Math.min(MAX_HEIGHT, page.documentElement.scrollHeight + 20)}px`;
     frame.style.height = height;
     cover.style.height = height;
+  }
+
+  function go(name, hasMoved = true) {
+    const place = Math.max(0, steps.findIndex((step) => step.dataset.step === name));
+    form.dataset.at = steps[place].dataset.step;
+    steps.forEach((step, n) => { step.hidden = n !== place; });
+    for (const button of document.querySelectorAll("[data-goto]")) {
+      const isHere = button.dataset.goto === form.dataset.at;
+      if (isHere) button.setAttribute("aria-current", "step");
+      else button.removeAttribute("aria-current");
+    }
+    const following = document.querySelector(`[data-goto="${steps[place + 1]?.dataset.step}"]`);
+    if (save && isNew) {
+      back.hidden = place === 0;
+      next.hidden = !following;
+      save.hidden = Boolean(following);
+      if (following) next.textContent = `Next: ${following.textContent.replace(/^\d+ /, "").toLowerCase()}`;
+    }
+    if (form.dataset.at === "watch") {
+      fit();
+      const missing = document.querySelector('[data-of="watch"]')?.dataset.missing;
+      if (Number(missing)) form.querySelector('[data-step="watch"] [hx-post]')?.click();
+    }
+    if (hasMoved) {
+      steps[place].querySelector("h2").focus({ preventScroll: true });
+      document.getElementById("steps").scrollIntoView({ block: "start" });
+    }
+  }
+
+  function beside(offset) {
+    const place = steps.findIndex((step) => step.dataset.step === form.dataset.at);
+    go(steps[Math.min(steps.length - 1, Math.max(0, place + offset))].dataset.step);
+  }
+
+  // A step or the advanced part may hide what was rejected.
+  function first() {
+    const wrong = form.querySelector('.wrong, [data-step] .problem');
+    if (wrong && advanced.contains(wrong)) advanced.open = true;
+    return wrong?.closest("[data-step]")?.dataset.step;
+  }
+
+  frame.addEventListener("load", () => {
+    fit();
+    markChosen();
   });
   cover.addEventListener("mousemove", (event) => highlight(elementAt(event)));
   cover.addEventListener("mouseleave", () => highlight(null));
@@ -143,7 +222,13 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
-    if (button.dataset.use) use(button);
+    if (button.dataset.goto) go(button.dataset.goto);
+    else if (button === next) beside(1);
+    else if (button === back) beside(-1);
+    else if ("further" in button.dataset) {
+      button.closest("fieldset").querySelectorAll(".further").forEach((each) => each.classList.remove("further"));
+      button.closest("p").remove();
+    } else if (button.dataset.use) use(button);
     else if (button.dataset.css) {
       addRow({ name: button.dataset.name, selector: button.dataset.css, type: button.dataset.type });
     } else if ("add" in button.dataset) addRow(null);
@@ -158,6 +243,12 @@
     showSample();
     refresh();
   });
+  // Enter in a field of a new site continues; the last step saves.
+  form.addEventListener("submit", (event) => {
+    if (!isNew || form.dataset.at === steps.at(-1).dataset.step) return;
+    event.preventDefault();
+    beside(1);
+  });
   keys.addEventListener("input", markUsed);
   document.addEventListener("htmx:before:request", () => {
     document.getElementById("preview").setAttribute("aria-busy", "true");
@@ -166,8 +257,11 @@
     document.addEventListener(name, () => {
       document.getElementById("preview").removeAttribute("aria-busy");
       showSample();
+      markChosen();
     });
   }
   markUsed();
   showSample();
+  const problem = first();
+  go(problem, Boolean(problem));
 })();

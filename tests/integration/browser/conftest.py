@@ -28,7 +28,7 @@ OPTIONS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 # Steps that usually take a tenth of a second take several seconds on a busy machine.
-PATIENCE_MILLISECONDS = 20_000
+PATIENCE_MILLISECONDS = 60_000
 # Schemes of URLs that the browser loads without a request.
 LOCAL_SCHEMES = ("data:", "blob:", "about:")
 expect.set_options(timeout=PATIENCE_MILLISECONDS)

@@ -26,7 +26,7 @@ def freshet(freshet: Freshet, tmp_path: Path) -> Freshet:
 def test_a_rule_is_previewed_and_added(page: Page, database: Db, problems: list[str]) -> None:
     put_change(database)
     page.goto("/notifications")
-    page.get_by_role("link", name="Add a rule").click()
+    page.get_by_role("link", name="More conditions").click()
     page.get_by_label("Name", exact=True).fill("cheap")
     page.get_by_role("checkbox", name="team").check()
     page.get_by_label("Conditions on fields").fill("price falls")
@@ -43,10 +43,26 @@ def test_a_rule_is_previewed_and_added(page: Page, database: Db, problems: list[
     assert database.notification_rules.count_documents({"_id": "cheap"}) == 1
 
 
+def test_a_sentence_becomes_a_rule(page: Page, database: Db) -> None:
+    put_change(database)
+    page.goto("/notifications")
+    page.get_by_label("What happens").select_option("there is a new item")
+    expect(page.get_by_label("Percent")).to_be_hidden()
+    page.get_by_label("What happens").select_option("a price falls")
+    page.get_by_label("Percent").fill("10")
+    page.get_by_role("button", name="What would it have sent?").click()
+    expect(page.locator("#messages article")).to_have_count(1)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("tbody th", has_text="price-falls")).to_be_visible()
+    stored = database.notification_rules.find_one({"_id": "price-falls"})
+    assert stored is not None
+    assert stored["keys"]["when"] == ["price falls by 10 %"]
+
+
 def test_board_links_dead_letter_to_its_channel(page: Page, database: Db) -> None:
     put_message(database, 1, reason="HTTP 404")
     page.goto("/")
-    page.get_by_role("region", name="Notifications").get_by_role("link", name="team").click()
+    page.get_by_role("region", name="Alerts").get_by_role("link", name="team").click()
     expect(page.get_by_text("HTTP 404")).to_be_visible()
     page.get_by_role("button", name="Send again").click()
     expect(page.get_by_text("will be sent again")).to_be_visible()

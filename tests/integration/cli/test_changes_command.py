@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from crawler.storage import visits
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import on
+from tests.integration.once import Left, left_by, put_into
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -30,20 +33,42 @@ def summarized(rows: list[Row]) -> list[tuple[str, str, str]]:
     return [(row["outcome"], row["url"].rpartition("/")[2], row["summary"]) for row in rows]
 
 
-@pytest.fixture
-def shop(freshet: Freshet, pages: Pages) -> tuple[Freshet, Pages]:
-    """Create a site with a list and two items, and crawl it once."""
+@pytest.fixture(scope="module")
+def served() -> Iterator[Pages]:
+    with Pages() as pages:
+        yield pages
+
+
+def write(pages: Pages) -> None:
+    pages.list("/list.html", ["/item/a", "/item/b"])
+    pages.item("/item/a", "Apple</h1><b>10</b><i>red</i><h1>")
+    pages.item("/item/b", "Pear</h1><b>3</b><h1>")
+
+
+def first_crawl(freshet: Freshet, pages: Pages) -> None:
+    """Crawl a site with a list and two items."""
     fields = {
         "title": "h1", "price": {"css": "b", "type": "number"}, "body": "main",
         "tags": {"css": "i", "type": "list"},
     }  # fmt: skip
     keys = {"start_urls": [f"{pages.url}/list.html"], "item_pages": "/item/", "robots": False}
-    file = freshet.wrapper("shop", **keys, fields=fields)
-    pages.list("/list.html", ["/item/a", "/item/b"])
-    pages.item("/item/a", "Apple</h1><b>10</b><i>red</i><h1>")
-    pages.item("/item/b", "Pear</h1><b>3</b><h1>")
-    freshet.crawl(file)
-    return freshet, pages
+    write(pages)
+    freshet.crawl(freshet.wrapper("shop", **keys, fields=fields))
+
+
+@pytest.fixture(scope="module")
+def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    return left_by(lambda freshet: first_crawl(freshet, served), databases, tmp_path_factory)
+
+
+@pytest.fixture
+def shop(
+    freshet: Freshet, served: Pages, left: Left, stored: tuple[Db, str]
+) -> tuple[Freshet, Pages]:
+    """Return a site that was crawled once."""
+    write(served)
+    put_into(*stored, left)
+    return freshet, served
 
 
 def crawl(freshet: Freshet) -> None:

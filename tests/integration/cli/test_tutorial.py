@@ -61,4 +61,4 @@ def test_every_step_of_the_tutorial_works(freshet: Freshet, address: str) -> Non
         shown[" ".join(words)] = done.out
     assert "6 changes in shop" in shown["changes shop --since 2d --limit 6"]
     edits = shown[f"history {address}/item/1 --diff"]
-    assert re.search(r"^\+(price\.amount|stock): ", edits, re.M), edits
+    assert re.search(r"^@@ (price|stock) @@\n-.+\n\+", edits, re.M), edits

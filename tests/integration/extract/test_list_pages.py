@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, target, visits
+from tests.integration.once import Left, left_by, put_into
 
 
-@pytest.fixture
-def wrapper(freshet: Freshet, pages: Pages) -> Path:
-    """Define a site with a start page, two lists whose names are categories, and items."""
+@pytest.fixture(scope="module")
+def served() -> Iterator[Pages]:
+    with Pages() as pages:
+        yield pages
+
+
+def write(pages: Pages) -> None:
+    """Write a start page, two lists whose names are categories, and items."""
     pages.list("index.html", ["/red/1.html", "/blue/1.html"])
     pages.list("red/1.html", ["/item-a.html", "/item-b.html"])
     pages.list("blue/1.html", ["/item-b.html"])
     for name in ("a", "b"):
         pages.item(f"item-{name}.html", f"Item {name}")
+
+
+def wrapper(freshet: Freshet, pages: Pages) -> Path:
     return freshet.wrapper(
         "lists",
         start_urls=[f"{pages.url}/index.html"],
@@ -26,12 +37,19 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
     )
 
 
+@pytest.fixture(scope="module")
+def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Return the database contents after the first crawl."""
+    write(served)
+    return left_by(lambda site: site.crawl(wrapper(site, served)), databases, tmp_path_factory)
+
+
 @pytest.fixture
-def lists(freshet: Freshet, database: Db, pages: Pages, wrapper: Path) -> Lists:
+def lists(freshet: Freshet, stored: tuple[Db, str], served: Pages, left: Left) -> Lists:
     """Return the site after the first crawl."""
-    lists = Lists(freshet, database, pages, wrapper)
-    lists.crawl()
-    return lists
+    write(served)
+    put_into(*stored, left)
+    return Lists(freshet, stored[0], served, wrapper(freshet, served))
 
 
 class Lists:
@@ -39,7 +57,7 @@ class Lists:
 
     def __init__(self, freshet: Freshet, db: Db, pages: Pages, wrapper: Path) -> None:
         self.freshet, self.db, self.pages, self.wrapper = freshet, db, pages, wrapper
-        self.hours = -7
+        self.hours = 0
 
     def crawl(self) -> str:
         """Run the next crawl and return its log."""

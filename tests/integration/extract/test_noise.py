@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from random import Random
 import pytest
 
 from tests.integration.harness import Db, Freshet, Result, visits
+from tests.integration.inside import in_json, run
 from tests.integration.raw_server import RawServer, page
 
 SLOGANS = ["Nothing beats good wood.", "Sit down, stay a while.", "Made to be inherited."]
@@ -73,6 +73,18 @@ def test_random_slogan_stops_to_be_a_change_and_edits_around_it_are_found(
     fourth = visits(database)[3]
     assert fourth["reason"] == "differs only in random text"
     assert server.asked.count("/item/0") == 13
+    assert_reported(freshet, second_requests=4, hours=12 * 8 + 1)
+
+
+def assert_reported(freshet: Freshet, second_requests: int, hours: int) -> None:
+    """Check that plans report the second requests of the last week."""
+    not_counted = f"{second_requests} second requests in the last week, for random text"
+    replanned = run(freshet, "replan", "--budget", "4", hours=hours)
+    (line,) = [line for line in replanned.out.splitlines() if "not counted" in line]
+    assert line.strip().split(None, 2)[2] == not_counted
+    assert f"not counted: {not_counted}" in run(freshet, "plan", hours=hours, COLUMNS=200).out
+    assert in_json(freshet, "plan", hours=hours)["second_requests"] == second_requests
+    assert in_json(freshet, "plan", hours=hours + 7 * 24)["second_requests"] == 0
 
 
 def test_text_that_is_the_same_for_both_requests_goes_on_to_be_a_change(
@@ -128,22 +140,6 @@ def test_few_pages_are_requested_twice_if_none_has_random_text(
     assert 1 <= more[5] <= 20
 
 
-def test_plans_report_second_requests(freshet: Freshet, server: RawServer, site: Path) -> None:
-    """One second request each on the third and the fourth visit; see the first test."""
-    server.answers["/item/0"] = [stool(SLOGANS[n % 3]) for n in range(6)]
-    for visit in range(4):
-        crawl(freshet, site, visit)
-    hours = 12 * 3 + 1
-    not_counted = "2 second requests in the last week, for random text"
-    replanned = freshet("replan", "--budget", "4", hours=hours)
-    (line,) = [line for line in replanned.out.splitlines() if "not counted" in line]
-    assert line.strip().split(None, 2)[2] == not_counted
-    assert f"not counted: {not_counted}" in freshet("plan", hours=hours, COLUMNS=200).out
-    assert json.loads(freshet("plan", "--json", hours=hours).out)["second_requests"] == 2
-    later = json.loads(freshet("plan", "--json", hours=hours + 7 * 24).out)
-    assert later["second_requests"] == 0
-
-
 def test_failed_second_request_leaves_the_change(
     freshet: Freshet, database: Db, server: RawServer, site: Path
 ) -> None:
@@ -189,17 +185,19 @@ def test_run_reports_a_field_of_which_only_a_random_part_changes(
     assert "field file" not in result.err
 
 
-@pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\ufeff"])
 def test_invisible_characters_are_no_change(
-    freshet: Freshet, database: Db, server: RawServer, invisible: str
+    freshet: Freshet, database: Db, server: RawServer
 ) -> None:
-    keys = {"start_urls": [f"{server.url}/item/0"], "item_pages": "/item/", "fields": {"a": "p"}}
-    definition = freshet.wrapper("shop", **keys)
-    texts = ["a walnut stool", f"a wal{invisible}nut stool", "a\u00a0walnut stool", "an oak stool"]
+    paths = dict(zip(PATHS, ("\u200b", "\u00ad", "\ufeff"), strict=False))
+    starts = [f"{server.url}{path}" for path in paths]
+    site = freshet.wrapper("shop", start_urls=starts, item_pages="/item/", fields={"a": "p"})
+    texts = ["a walnut stool", "a wal{}nut stool", "a\u00a0walnut stool", "an oak stool"]
     for visit, text in enumerate(texts):
-        server.answers["/item/0"] = page(f"<p>{text}</p>")
-        crawl(freshet, definition, visit)
-    assert found(database) == ["new", "unchanged", "unchanged", "changed"]
+        server.answers |= {path: page(f"<p>{text.format(x)}</p>") for path, x in paths.items()}
+        crawl(freshet, site, visit)
+    for url in starts:
+        seen = [visit["outcome"] for visit in visits(database, target=url)]
+        assert seen == ["new", "unchanged", "unchanged", "changed"], url
 
 
 VACANCIES = [f"Vacancy {letter}: apply by mail to the office" for letter in "ABCDEFGHIJKL"]

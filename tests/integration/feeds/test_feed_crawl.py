@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from crawler.items import Kind
 from crawler.storage.schema import prepare
 from crawler.storage.targets import new_document
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Result, Row, asked, target, visits
 from tests.integration.known_pages import on
 
@@ -82,8 +84,7 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert collected(db)["b"]["text"] == "corrected"
     assert db.versions.count_documents({"target": {"$regex": " b$"}}) == 2
     shown = freshet("history", "https://blog.test/b", "--diff")
-    assert "-main_text: text" in shown.out
-    assert "+main_text: corrected" in shown.out
+    assert "@@ main_text @@\n-text\n+corrected\n" in shown.out
     assert f"post of {url}" in freshet("history", "https://blog.test/b").out
     feed = db.feeds.find_one({"url": url})
     assert (feed["feed_size"], feed["full"], feed["posts"]) == (2, True, 3)
@@ -107,95 +108,147 @@ def test_posts_that_disappear_between_visits_count_as_missed(
     assert "missed" in result.err
 
 
-@pytest.mark.parametrize("ids", [(0, 1, 2, 3), (0, 1, 1, 1)], ids=["every day", "once"])
-def test_posts_with_changed_ids_are_stored_once(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages, ids: tuple[int, ...]
-) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day, names in enumerate(("ba", "ba", "cba", "dcba")):
-        items = [
-            post(f"{name}-{ids[day]}", link=f"https://blog.test/{name}").replace(
-                f"<title>{name}-{ids[day]}</title>", f"<title>{name}</title>"
+PUBLISHED = datetime.now(UTC) - timedelta(days=1)
+
+
+def entry(guid: str, title: str, link: str, at: datetime | None = PUBLISHED) -> str:
+    date = f"<pubDate>{at:%a, %d %b %Y %H:%M:%S} GMT</pubDate>" if at else ""
+    return (
+        f"<item><guid isPermaLink='false'>{guid}</guid><title>{title}</title><link>{link}</link>"
+        f"<description>text {title}</description>{date}</item>"
+    )
+
+
+def with_ids(host: str, ids: Sequence[int], *days: str) -> list[list[str]]:
+    """Return the posts of a feed on each day; the id of a post contains the number of the day."""
+    return [
+        [entry(f"{name}-{ids[day]}", name, f"https://{host}/{name}") for name in names]
+        for day, names in enumerate(days)
+    ]
+
+
+def with_links(*days: tuple[str, str]) -> list[list[str]]:
+    """Return the posts of a feed on each day, whose links are also their ids."""
+    return [
+        [entry(f"{site}/{name}", name, f"{site}/{name}") for name in names] for site, names in days
+    ]
+
+
+def with_ids_and_links(link: str, *, dated: bool) -> list[list[str]]:
+    """Return the posts of a feed on each day, of which both ids and links change."""
+    return [
+        [
+            entry(
+                f"{name}-{day}", name, link.format(name=name, day=day),
+                PUBLISHED + timedelta(hours=ord(name) - ord("a")) if dated else None,
             )
             for name in names
         ]
-        pages.file("/feed.xml", rss(*items))
-        crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
-    assert [row["posts_new"] for row in visits(db)] == [2, 0, 1, 1]
-    assert {row["guid"] for row in db.posts.find()} == {f"{name}-{ids[3]}" for name in "abcd"}
-    assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
+        for day, names in enumerate(("ba", "cba", "dcba"))
+    ]  # fmt: skip
 
 
-def test_some_posts_with_changed_ids_are_stored_once(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+# Posts of feeds on consecutive days, by the name of the feed.
+SERIES = {
+    "ids-change-daily": with_ids("a.test", (0, 1, 2, 3), "ba", "ba", "cba", "dcba"),
+    "ids-change-once": with_ids("b.test", (0, 1, 1, 1), "ba", "ba", "cba", "dcba"),
+    "one-id-changes": [
+        [*(entry(x, x, f"https://c.test/{x}") for x in "dcb"[2 - day :]),
+         entry(f"a-{day}", "a", "https://c.test/a")]
+        for day in range(3)
+    ],
+    "https": with_links(("http://d.test", "ab"), ("https://d.test", "abc")),
+    "www": with_links(("http://e.test", "ab"), ("http://www.e.test", "abc")),
+    "session-dated": with_ids_and_links("https://f.test/{name}?sid={day}", dated=True),
+    "session": with_ids_and_links("https://g.test/{name}?sid={day}", dated=False),
+    "home-dated": with_ids_and_links("https://h.test/", dated=True),
+    "home": with_ids_and_links("https://i.test/", dated=False),
+    "weekly": [
+        [entry(f"news-{day}", "Weekly news", f"https://j.test/news-{day}",
+               PUBLISHED + timedelta(days=day))]
+        for day in range(2)
+    ],
+    "downloads": [
+        [entry(f"v{day}", f"v{day}", "https://k.test/download", PUBLISHED + timedelta(days=day))]
+        for day in range(3)
+    ],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """Hold the results of crawls of the feeds of SERIES on four days."""
+
+    db: Db
+    url: str
+
+    def posts(self, name: str) -> list[Row]:
+        """Return the stored posts of a feed, by title."""
+        return list(self.db.posts.find({"feed": f"{self.url}/{name}.xml"}).sort("title"))
+
+    def visits(self, name: str) -> list[Row]:
+        """Return the visits of a feed on the days on which it changed."""
+        return visits(self.db, target=f"{self.url}/{name}.xml")[: len(SERIES[name])]
+
+
+@pytest.fixture(scope="module")
+def series(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Series]:
+    folder = tmp_path_factory.mktemp("series")
+    with databases() as (db, uri), Pages() as pages:
+        subscribe(db, uri, *(f"{pages.url}/{name}.xml" for name in SERIES))
+        freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
+        for day in range(4):
+            for name, documents in SERIES.items():
+                if day < len(documents):
+                    pages.file(f"/{name}.xml", rss(*documents[day]))
+            crawl(freshet, hours=24 * day)
+        yield Series(db, pages.url)
+
+
+def assert_stored_once(
+    series: Series, name: str, titles: str, new: list[int], *, edited: bool = False
 ) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day, names in enumerate(("ba", "cba", "dcba")):
-        items = [post(name, ago_hours=24) for name in names]
-        changed = items[-1].replace(">a</guid>", f">a-{day}</guid>")
-        pages.file("/feed.xml", rss(*items[:-1], changed))
-        crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
-    assert [row["posts_new"] for row in visits(db)] == [2, 1, 1]
+    assert [row["title"] for row in series.posts(name)] == list(titles)
+    seen = series.visits(name)
+    assert [row["posts_new"] for row in seen] == new
+    assert any(row["posts_edited"] for row in seen) is edited
+    assert not any(row.get("missed_posts") for row in seen)
 
 
-@pytest.mark.parametrize("site", ["https://blog.test", "http://www.blog.test"])
+@pytest.mark.parametrize(("name", "last"), [("ids-change-daily", 3), ("ids-change-once", 1)])
+def test_posts_with_changed_ids_are_stored_once(series: Series, name: str, last: int) -> None:
+    assert_stored_once(series, name, "abcd", [2, 0, 1, 1])
+    assert {row["guid"] for row in series.posts(name)} == {f"{letter}-{last}" for letter in "abcd"}
+
+
+def test_some_posts_with_changed_ids_are_stored_once(series: Series) -> None:
+    assert_stored_once(series, "one-id-changes", "abcd", [2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "site"), [("https", "https://d.test"), ("www", "http://www.e.test")]
+)
 def test_posts_of_a_feed_whose_links_moved_are_stored_once(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages, site: str
+    series: Series, name: str, site: str
 ) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day, base in enumerate(("http://blog.test", site)):
-        items = [
-            post(f"{base}/{name}", link=f"{base}/{name}").replace(
-                f"<title>{base}/{name}", f"<title>{name}"
-            )
-            for name in "abc"[: day + 2]
-        ]
-        pages.file("/feed.xml", rss(*items))
-        crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
-    assert db.posts.distinct("url") == [f"{site}/{name}" for name in "abc"]
-    assert [row["posts_new"] for row in visits(db)] == [2, 1]
+    assert_stored_once(series, name, "abc", [2, 1], edited=True)
+    assert [row["url"] for row in series.posts(name)] == [f"{site}/{letter}" for letter in "abc"]
 
 
-@pytest.mark.parametrize("link", ["https://blog.test/{name}?sid={day}", "https://blog.test/"])
-@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("name", ["session-dated", "session", "home-dated", "home"])
 def test_posts_whose_ids_and_links_change_at_each_visit_are_stored_once(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages, link: str, dated: bool
+    series: Series, name: str
 ) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    published = datetime.now(UTC) - timedelta(hours=9)
-    for day, names in enumerate(("ba", "cba", "dcba")):
-        items = [
-            f"<item><guid>{name}-{day}</guid><title>{name}</title>"
-            f"<link>{link.format(name=name, day=day)}</link><description>text {name}</description>"
-            + (f"<pubDate>{published + timedelta(hours=ord(name) - ord('a')):%a, %d %b %Y %H:%M:%S}"
-               " GMT</pubDate>" if dated else "")
-            + "</item>"
-            for name in names
-        ]  # fmt: skip
-        pages.file("/feed.xml", rss(*items))
-        crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c", "d"]
-    assert [row["posts_new"] for row in visits(db)] == [2, 1, 1]
-    assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
+    assert_stored_once(series, name, "abcd", [2, 1, 1])
 
 
-def test_posts_with_the_same_title_but_other_dates_are_different(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages
-) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day in range(2):
-        weekly = post(f"news-{day}", ago_hours=30 - 24 * day)
-        pages.file("/feed.xml", rss(weekly.replace(f"<title>news-{day}", "<title>Weekly news")))
-        crawl(freshet, hours=day * 24)
-    assert [row["posts_new"] for row in visits(db)] == [1, 1]
+def test_posts_with_the_same_title_but_other_dates_are_different(series: Series) -> None:
+    assert [row["posts_new"] for row in series.visits("weekly")] == [1, 1]
+
+
+def test_feed_whose_posts_all_link_to_one_page_keeps_them(series: Series) -> None:
+    assert [row["title"] for row in series.posts("downloads")] == ["v0", "v1", "v2"]
+    assert [row["posts_new"] for row in series.visits("downloads")] == [1, 1, 1]
 
 
 def test_empty_document_is_reported_and_its_missed_posts_are_estimated(
@@ -262,19 +315,6 @@ def test_feed_that_always_answers_not_modified_is_read_once_a_week(
     ]  # fmt: skip
     assert set(collected(db)) == {"a", "b"}
     assert "had not changed, although it had" in db.feeds.find_one()["problems"][0]
-
-
-def test_feed_whose_posts_all_link_to_one_page_keeps_them(
-    freshet: Freshet, stored: tuple[Db, str], pages: Pages
-) -> None:
-    db, uri = stored
-    subscribe(db, uri, f"{pages.url}/feed.xml")
-    for day in range(3):
-        release = post(f"v{day}", link="https://blog.test/download", ago_hours=-24 * day)
-        pages.file("/feed.xml", rss(release))
-        crawl(freshet, hours=day * 24)
-    assert sorted(row["title"] for row in db.posts.find()) == ["v0", "v1", "v2"]
-    assert [row["posts_new"] for row in visits(db)] == [1, 1, 1]
 
 
 BAD = {

@@ -46,24 +46,29 @@ def visit(freshet: Freshet, hours: float) -> None:
     crawl(freshet, "-a", "full=1", hours=hours)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "https://cdn.test/ep.mp3?token-hash=0000{n}&token-time=179008{n}",
-        "https://cdn.test/ep.m4a?_=0000{n}",
-        "https://cdn.test/play/17?Expires=179008{n}&Signature=ab{n}",
-        "https://cdn.test/play?id=17&auth_key=179008{n}-0-0-ab{n}",
-    ],
-)
+# Links to media files with tokens that differ on each request, by the path of their feed.
+MEDIA = {
+    "/feed-1": "https://cdn.test/ep.mp3?token-hash=0000{n}&token-time=179008{n}",
+    "/feed-2": "https://cdn.test/ep.m4a?_=0000{n}",
+    "/feed-3": "https://cdn.test/play/17?Expires=179008{n}&Signature=ab{n}",
+    "/feed-4": "https://cdn.test/play?id=17&auth_key=179008{n}-0-0-ab{n}",
+}
+
+
 def test_tokens_of_media_files_are_no_edits(
-    freshet: Freshet, db: Db, server: RawServer, file: str
+    freshet: Freshet, stored: tuple[Db, str], server: RawServer
 ) -> None:
+    db, uri = stored
+    subscribe(db, uri, *(f"{server.url}{path}" for path in MEDIA))
     for number in range(3):
-        url = file.format(n=f"{number:04}").replace("&", "&amp;")
-        server.answers["/feed"] = page(rss(episode("a", file=url), episode("b", file=url)))
+        for path, file in MEDIA.items():
+            url = file.format(n=f"{number:04}").replace("&", "&amp;")
+            posts = [episode(f"{name} of {path}", file=url) for name in "ab"]
+            server.answers[path] = page(rss(*posts))
         visit(freshet, number)
-    assert outcomes(db) == {"new": 1, "unchanged": 2}
-    assert db.versions.count_documents({}) == 2
+    for path in MEDIA:
+        assert outcomes(db, target=f"{server.url}{path}") == {"new": 1, "unchanged": 2}, path
+    assert db.versions.count_documents({}) == 2 * len(MEDIA)
 
 
 def test_another_media_file_is_an_edit(freshet: Freshet, db: Db, server: RawServer) -> None:

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, outcomes, visits
+from tests.integration.once import Left, left_by, put_into
 
 TITLE = {"title": "h1"}
 TITLE_AND_TEXT = {"title": "h1", "text": "p.text"}
 
 
-@pytest.fixture
-def pages_once(freshet: Freshet, pages: Pages) -> Pages:
-    """Crawl a list and an item once for their titles."""
+@pytest.fixture(scope="module")
+def served() -> Iterator[Pages]:
+    with Pages() as pages:
+        yield pages
+
+
+def write(pages: Pages) -> None:
+    """Write a list and an item."""
     pages.list("list.html", ["item-a.html"])
     pages.file("item-a.html", '<h1>A</h1><p class="text">Text of A</p>')
-    freshet.crawl(wrapper(freshet, pages))
-    pages.clear_log()
-    return pages
+
+
+@pytest.fixture(scope="module")
+def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Return the database contents after a crawl of the titles."""
+    write(served)
+    return left_by(lambda shop: shop.crawl(wrapper(shop, served)), databases, tmp_path_factory)
+
+
+@pytest.fixture
+def pages_once(served: Pages, left: Left, stored: tuple[Db, str]) -> Pages:
+    """Return a site that was crawled once for its titles."""
+    write(served)
+    put_into(*stored, left)
+    served.clear_log()
+    return served
 
 
 def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from statistics import median
 
 import pytest
 
@@ -59,7 +60,8 @@ def test_crawl_delay_is_obeyed(freshet: Freshet, database: Db, url: str, throttl
     assert outcomes(database) == {"new": 1 + ITEMS}
     # A request that a busy machine answers late shortens the next gap.
     between = gaps(with_robots=True)
-    assert sum(between) > 0.9 * DELAY_SECONDS * len(between)
+    assert median(between) > 0.9 * DELAY_SECONDS
+    assert sum(between) > 0.8 * DELAY_SECONDS * len(between)
     assert min(between) > 0.25 * DELAY_SECONDS
     line = "Host 127.0.0.1 gets a request every 0.4 s, so at most 216,000 requests a day: "
     assert result.err.count(line) == 1

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, asked, target, visits
+from tests.integration.once import Left, left_by, put_into
 from tests.site.running import RunningSite
 
 DAY = 25  # hours; longer than a day so that items are due again
 
 
-@pytest.fixture
-def wrapper(freshet: Freshet, pages: Pages) -> Path:
+@pytest.fixture(scope="module")
+def served() -> Iterator[Pages]:
+    with Pages() as pages:
+        yield pages
+
+
+def write(pages: Pages) -> None:
     pages.list("list.html", ["item-a.html", "item-b.html"])
     pages.item("item-a.html", "A")
     pages.item("item-b.html", "B")
+
+
+@pytest.fixture
+def pages(served: Pages) -> Pages:
+    """Return the site with both items."""
+    write(served)
+    return served
+
+
+@pytest.fixture(scope="module")
+def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Return the database contents after a first crawl."""
+    write(served)
+    return left_by(lambda shop: shop.crawl(definition(shop, served)), databases, tmp_path_factory)
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, pages: Pages) -> Path:
+    return definition(freshet, pages)
+
+
+@pytest.fixture
+def crawled(left: Left, stored: tuple[Db, str]) -> Db:
+    """Return the test's database, with the contents after a first crawl."""
+    put_into(*stored, left)
+    return stored[0]
+
+
+def definition(freshet: Freshet, pages: Pages) -> Path:
     return freshet.wrapper(
         "gone",
         start_urls=[f"{pages.url}/list.html"],
@@ -26,72 +63,68 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
 
 
 def test_page_is_gone_after_configured_confirmations(
-    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+    freshet: Freshet, crawled: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
-    freshet.crawl(wrapper, FRESHET_GONE_CONFIRMATIONS=2)
     pages.remove("item-a.html")
 
     freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=2)
-    first = target(database, url)
+    first = target(crawled, url)
     assert (first["gone"], first["consecutive_gone"]) == (False, 1)
     assert (first["next_visit"] - first["visited_at"]).total_seconds() == 24 * 3600
 
     freshet.crawl(wrapper, hours=2 * DAY, FRESHET_GONE_CONFIRMATIONS=2)
-    second = target(database, url)
+    second = target(crawled, url)
     assert (second["gone"], second["consecutive_gone"]) == (True, 2)
     assert (second["next_visit"] - second["visited_at"]).days == 28, "visited rarely from now on"
 
-    rows = visits(database, target=url)
+    rows = visits(crawled, target=url)
     assert [(v["outcome"], v["status"], v.get("reason")) for v in rows] == [
         ("new", 200, None),
         ("gone", 404, "1 of 2 confirmations"),
         ("gone", 404, None),
     ]
-    assert database.versions.count_documents({"target": url}) == 1, "its content is kept"
+    assert crawled.versions.count_documents({"target": url}) == 1, "its content is kept"
 
 
 def test_restored_page_with_same_content_is_unchanged(
-    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+    freshet: Freshet, crawled: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
-    freshet.crawl(wrapper)
     pages.remove("item-a.html")
     freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=1)
-    assert target(database, url)["gone"] is True
+    assert target(crawled, url)["gone"] is True
     pages.item("item-a.html", "A")
     freshet.crawl(wrapper, hours=DAY + 24 * 28 + 1)
-    back = target(database, url)
+    back = target(crawled, url)
     assert (back["gone"], back["consecutive_gone"]) == (False, 0)
-    assert visits(database, target=url)[-1]["outcome"] in ("unchanged", "not_modified")
-    assert database.versions.count_documents({"target": url}) == 1
+    assert visits(crawled, target=url)[-1]["outcome"] in ("unchanged", "not_modified")
+    assert crawled.versions.count_documents({"target": url}) == 1
 
 
 def test_restored_page_with_new_content_is_changed(
-    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+    freshet: Freshet, crawled: Db, pages: Pages, wrapper: Path
 ) -> None:
     url = f"{pages.url}/item-a.html"
-    freshet.crawl(wrapper)
     pages.remove("item-a.html")
     freshet.crawl(wrapper, hours=DAY)
     pages.item("item-a.html", "A, mended")
     freshet.crawl(wrapper, hours=2 * DAY)
-    assert [v["outcome"] for v in visits(database, target=url)] == ["new", "gone", "changed"]
-    assert target(database, url)["gone"] is False
-    assert database.posts.find_one({"url": url}, {"title": 1, "_id": 0}) == {"title": "A, mended"}
+    assert [v["outcome"] for v in visits(crawled, target=url)] == ["new", "gone", "changed"]
+    assert target(crawled, url)["gone"] is False
+    assert crawled.posts.find_one({"url": url}, {"title": 1, "_id": 0}) == {"title": "A, mended"}
 
 
 def test_relisted_item_is_visited_immediately(
-    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+    freshet: Freshet, crawled: Db, pages: Pages, wrapper: Path
 ) -> None:
-    freshet.crawl(wrapper)
     pages.remove("item-a.html")
     pages.list("list.html", ["item-b.html"])
     freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=1)
     pages.item("item-a.html", "A")
     pages.list("list.html", ["item-a.html", "item-b.html"])
     freshet.crawl(wrapper, hours=DAY + 7)
-    back = target(database, f"{pages.url}/item-a.html")
+    back = target(crawled, f"{pages.url}/item-a.html")
     assert (back["gone"], back["unlisted_at"]) == (False, None)
 
 

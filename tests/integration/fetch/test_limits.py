@@ -95,7 +95,8 @@ class SlowSite(BaseHTTPRequestHandler):
         with self.lock:
             SlowSite.active += 1
             SlowSite.peak = max(SlowSite.peak, SlowSite.active)
-        time.sleep(0.1)
+        # Long enough for the next requests to arrive on a busy machine.
+        time.sleep(0.4)
         body = b"<h1>a</h1>" + b"".join(b"<a href=/item/%d>x</a>" % i for i in range(12))
         self.send_response(200 if "robots" not in self.path else 404)
         self.send_header("Content-Type", "text/html")
@@ -126,11 +127,11 @@ def test_delay_between_requests_is_obeyed(freshet: Freshet, site: RunningSite) -
         start_urls=[f"{site.url}/big/3/list/1/"],
         item_pages=r"/big/\d+/item/",
         fields={"title": "h1"},
-        delay_seconds=0.4,
+        delay_seconds=2,
         concurrency=1,
     )
     freshet.crawl(wrapper)
     times = [request["at"] for request in site.requests()]
     assert len(times) == 5
     # Scrapy varies the delay between 0.5 and 1.5 times the configured value.
-    assert min(after - before for before, after in pairwise(times)) >= 0.19
+    assert min(after - before for before, after in pairwise(times)) >= 0.95

@@ -38,7 +38,8 @@ def test_final_url_is_an_alias_of_redirected_target(
 ) -> None:
     pages.list("list.html", ["/item/a"])
     pages.item("item/a/index.html", "A")
-    freshet.crawl(folder_wrapper(freshet, pages))
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
     item = target(database, f"{pages.url}/item/a")
     assert item["aliases"] == [f"{pages.url}/item/a/"]
     assert "alias_of" not in item
@@ -47,28 +48,41 @@ def test_final_url_is_an_alias_of_redirected_target(
     (visit,) = visits(database, target=item["url"])
     assert (visit["outcome"], visit["final_url"]) == ("new", f"{pages.url}/item/a/")
 
+    pages.clear_log()
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    answers = {r["path"]: (r["status"], r["conditional"]) for r in pages.requests()}
+    assert answers["/item/a/"] == (304, True), "validators are sent to the final URL"
+    assert visits(database, target=item["url"])[-1]["outcome"] == "not_modified"
 
-def test_link_to_alias_adds_no_item(freshet: Freshet, database: Db, pages: Pages) -> None:
-    pages.list("list.html", ["/item/a"])
-    pages.item("item/a/index.html", "A")
-    wrapper = folder_wrapper(freshet, pages)
-    freshet.crawl(wrapper)
     pages.list("list.html", ["/item/a/"])
-    freshet.crawl(wrapper, hours=7)
-    assert urls(database.targets.find({"kind": "item"})) == {f"{pages.url}/item/a"}
-    assert target(database, f"{pages.url}/item/a").get("unlisted_at") is None
+    freshet.crawl(wrapper, hours=8)
+    assert urls(database.targets.find({"kind": "item"})) == {item["url"]}, "a link to the alias"
+    assert target(database, item["url"]).get("unlisted_at") is None
     assert database.posts.count_documents({}) == 1
 
 
-def test_two_urls_of_one_page_in_one_run_are_one_post(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_two_urls_of_one_page_are_one_post(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["/item/a", "/item/a/"])
     pages.item("item/a/index.html", "A")
-    freshet.crawl(folder_wrapper(freshet, pages))
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
     alias = target(database, f"{pages.url}/item/a")
     assert alias["alias_of"] == f"{pages.url}/item/a/"
     assert urls(database.posts.find()) == {f"{pages.url}/item/a/"}
+
+    pages.clear_log()
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    freshet.crawl(wrapper, hours=25)
+    assert asked(pages) == {"/list.html": 2, "/item/a/": 2}, "the alias is not requested"
+    assert database.visits.count_documents({"outcome": "not_modified"}) == 4
+
+    (pages.home / "item/a/index.html").unlink()
+    (pages.home / "item/a").rmdir()
+    pages.item("item/a", "Now a page")  # without a type, it is read but not shown as HTML
+    freshet.crawl(wrapper, hours=24 * 28 + 1)  # an alias is checked again after 28 days
+    own = target(database, alias["url"])
+    assert "alias_of" not in own
+    assert database.posts.find_one({"url": own["url"]}, {"title": 1})
 
 
 def test_alias_found_in_later_run_adds_no_post(
@@ -96,49 +110,8 @@ def test_alias_adds_its_categories_to_its_page(
     lists = r"/(?P<category>red|blue)\.html$"
     freshet.crawl(folder_wrapper(freshet, pages, list_pages=lists))
     owner = target(database, f"{pages.url}/item/a/")
-    assert sorted(owner["categories"]) == ["blue", "red"]
-
-
-def test_alias_is_not_requested_in_every_run(freshet: Freshet, database: Db, pages: Pages) -> None:
-    pages.list("list.html", ["/item/a", "/item/a/"])
-    pages.item("item/a/index.html", "A")
-    wrapper = folder_wrapper(freshet, pages)
-    freshet.crawl(wrapper)
-    pages.clear_log()
-    freshet.crawl(wrapper, hours=25)
-    assert asked(pages) == {"/list.html": 1, "/item/a/": 1}
-    assert database.visits.count_documents({"outcome": "not_modified"}) == 2
-
-
-def test_alias_that_becomes_separate_page_is_stored(
-    freshet: Freshet, database: Db, site: RunningSite, pages: Pages
-) -> None:
-    pages.list("list.html", ["/item/a", "/item/a/"])
-    pages.item("item/a/index.html", "A")
-    wrapper = folder_wrapper(freshet, pages)
-    freshet.crawl(wrapper)
-    (pages.home / "item/a/index.html").unlink()
-    (pages.home / "item/a").rmdir()
-    pages.item("item/a", "Now a page")  # without a type, it is read but not shown as HTML
-    freshet.crawl(wrapper, hours=24 * 28 + 1)  # an alias is checked again after 28 days
-    own = target(database, f"{pages.url}/item/a")
-    assert "alias_of" not in own
-    assert database.posts.find_one({"url": own["url"]}, {"title": 1})
-
-
-def test_full_run_skips_aliases(
-    freshet: Freshet, database: Db, site: RunningSite, pages: Pages
-) -> None:
-    pages.list("list.html", ["/item/a", "/item/a/"])
-    pages.item("item/a/index.html", "A")
-    wrapper = folder_wrapper(freshet, pages)
-    freshet.crawl(wrapper)
-    pages.clear_log()
-    freshet.crawl(wrapper, "-a", "full=1", hours=1)
-    requested = [
-        request["path"] for request in pages.requests() if request["path"] != "/robots.txt"
-    ]
-    assert sorted(requested) == ["/item/a/", "/list.html"]
+    (post,) = database.posts.find()
+    assert sorted(owner["categories"]) == sorted(post["categories"]) == ["blue", "red"]
 
 
 def test_an_item_that_redirects_to_a_list_page_is_gone(
@@ -147,15 +120,8 @@ def test_an_item_that_redirects_to_a_list_page_is_gone(
     freshet.crawl(moved_wrapper(freshet, site), code=1)
     (visit,) = visits(database, outcome="gone")
     assert visit["target"].endswith("/edge/item/redirect/302/edge/item/plain")
-    assert database.posts.count_documents({}) == 0
-
-
-def test_reason_of_gone_item_includes_redirect_to_list(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
-    freshet.crawl(moved_wrapper(freshet, site), code=1)
-    (visit,) = visits(database, outcome="gone")
     assert f"redirects to {site.url}/edge/item/plain" in visit["reason"]
+    assert database.posts.count_documents({}) == 0
 
 
 def moved_wrapper(freshet: Freshet, site: RunningSite) -> Path:
@@ -185,18 +151,6 @@ def test_two_redirects_to_unlisted_page_are_one_post(
     assert database.posts.count_documents({}) == 1
 
 
-def test_validators_are_sent_to_the_final_url(freshet: Freshet, database: Db, pages: Pages) -> None:
-    pages.list("list.html", ["/item/a"])
-    pages.item("item/a/index.html", "A")
-    wrapper = folder_wrapper(freshet, pages)
-    freshet.crawl(wrapper)
-    pages.clear_log()
-    freshet.crawl(wrapper, "-a", "full=1", hours=1)
-    answers = {r["path"]: (r["status"], r["conditional"]) for r in pages.requests()}
-    assert answers["/item/a/"] == (304, True)
-    assert visits(database, target=f"{pages.url}/item/a")[-1]["outcome"] == "not_modified"
-
-
 def test_redirect_to_held_host_is_not_followed(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
@@ -212,25 +166,6 @@ def test_redirect_to_held_host_is_not_followed(
     item = target(database, f"{site.url}/edge/item/redirect-offsite")
     assert item["visited_at"] is None, "the redirect was not followed, so no visit"
     assert item["requested"] == 0
-
-
-def test_post_has_categories_of_page_and_alias(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
-    pages.list("list.html", ["/red/1.html", "/blue/1.html"])
-    pages.list("red/1.html", ["/item/a/"])
-    pages.list("blue/1.html", ["/item/a"])
-    pages.item("item/a/index.html", "A")
-    wrapper = freshet.wrapper(
-        "both",
-        start_urls=[f"{pages.url}/list.html"],
-        list_pages=r"/(?P<category>red|blue)/\d\.html$",
-        item_pages="/item/a/?$",
-        fields={"title": "h1"},
-    )
-    freshet.crawl(wrapper)
-    (post,) = database.posts.find()
-    assert sorted(post["categories"]) == ["blue", "red"]
 
 
 # Pages that have moved permanently: after three visits, they are fetched at their new URL.
@@ -341,28 +276,23 @@ def renamed(freshet: Freshet) -> Iterator[tuple[RawServer, Path]]:
         yield server, definition
 
 
-def test_items_of_a_moved_list_have_only_its_new_category(
+def test_items_of_a_moved_list_follow_it_to_its_new_url(
     freshet: Freshet, database: Db, renamed: tuple[RawServer, Path]
 ) -> None:
-    _, definition = renamed
+    server, definition = renamed
     for hours in (7, 14):
         freshet.crawl(definition, hours=hours)
     items = list(database.targets.find({"kind": "item"}))
     assert [item["categories"] for item in items] == [["infusions"]] * 2
     assert [item.get("unlisted_at") for item in items] == [None, None]
     assert database.posts.distinct("categories") == ["infusions"]
-
-
-def test_item_that_a_moved_list_no_longer_shows_is_unlisted(
-    freshet: Freshet, database: Db, renamed: tuple[RawServer, Path]
-) -> None:
-    server, definition = renamed
-    for hours in (7, 14):
-        freshet.crawl(definition, hours=hours)
+    old, new = f"{server.url}/list/tea", f"{server.url}/list/infusions"
+    assert f"leads to the same page as {new}" in freshet("explain", old).out, "by its own target"
+    assert in_json(freshet, "history", old)["visits"][-1]["reason"] == f"redirects to {new}"
     server.answers["/list/infusions"] = page("<a href=/item-1>1</a>")
     freshet.crawl(definition, hours=21)
     unlisted = database.targets.find({"unlisted_at": {"$type": "date"}})
-    assert urls(unlisted) == {f"{server.url}/item-2"}
+    assert urls(unlisted) == {f"{server.url}/item-2"}, "no list shows it any more"
 
 
 def test_items_of_a_moved_list_stay_listed_if_its_new_url_is_not_visited_yet(
@@ -379,51 +309,37 @@ def test_items_of_a_moved_list_stay_listed_if_its_new_url_is_not_visited_yet(
     assert database.targets.count_documents({"unlisted_at": {"$type": "date"}}) == 0
 
 
-def test_commands_find_a_url_that_redirects_by_its_own_target(
-    freshet: Freshet, renamed: tuple[RawServer, Path]
-) -> None:
-    server, definition = renamed
-    for hours in (7, 14):
-        freshet.crawl(definition, hours=hours)
-    old, new = f"{server.url}/list/tea", f"{server.url}/list/infusions"
-    assert f"leads to the same page as {new}" in freshet("explain", old).out
-    assert in_json(freshet, "history", old)["visits"][-1]["reason"] == f"redirects to {new}"
-
-
 # Items that redirect to pages of another kind.
 
 
-@pytest.mark.parametrize(
-    ("to", "outcome", "titles"),
-    [
-        pytest.param("/", "gone", ["One", "Two"], id="home-page"),
-        pytest.param("/search?q=1", "gone", ["One", "Two"], id="page-without-its-values"),
-        pytest.param("/moved", "changed", ["One", "Two"], id="page-with-its-title"),
-        pytest.param("/new-1", "changed", ["Two", "Won"], id="item"),
-    ],
-)
 def test_item_that_redirects_to_another_page(
-    freshet: Freshet, database: Db, server: RawServer, to: str, outcome: str, titles: list[str]
+    freshet: Freshet, database: Db, server: RawServer
 ) -> None:
+    """Only a redirect to a page with the item's values, or to another item, is followed."""
+    moves = {
+        "home": ("/", "gone"), "search": ("/search?q=1", "gone"),
+        "same": ("/moved", "changed"), "item": ("/new-1", "changed"),
+    }  # fmt: skip
     definition = freshet.wrapper(
         "shop", start_urls=[f"{server.url}/list"], item_pages="/(item|new)-", robots=False,
         fields={"title": "h1", "price": "b"}, item_interval_hours=1,
     )  # fmt: skip
     server.answers = {
-        "/list": page("<a href=/item-1>1</a><a href=/item-2>2</a>"),
-        "/item-1": page("<h1>One</h1><b>1 EUR</b>"),
-        "/item-2": page("<h1>Two</h1><b>2 EUR</b>"),
+        "/list": page("".join(f"<a href=/item-{name}>{name}</a>" for name in [*moves, "stays"])),
         "/": page("<h1>Shop</h1><p>Offers</p>"),
         "/search?q=1": page("<h1>Results</h1>"),
-        "/moved": page("<h1>One</h1><b>3 EUR</b>"),
+        "/moved": page("<h1>same</h1><b>3 EUR</b>"),
         "/new-1": page("<h1>Won</h1><b>4 EUR</b>"),
-    }
+    } | {f"/item-{name}": page(f"<h1>{name}</h1><b>1 EUR</b>") for name in [*moves, "stays"]}
     freshet.crawl(definition)
-    server.answers["/item-1"] = redirect(302, to)
+    server.answers |= {f"/item-{name}": redirect(302, to) for name, (to, _) in moves.items()}
     freshet.crawl(definition, hours=2)
-    (*_, last) = visits(database, target=f"{server.url}/item-1")
-    assert last["outcome"] == outcome
-    assert sorted(post["title"] for post in database.posts.find()) == titles
+    outcomes = {
+        name: visits(database, target=f"{server.url}/item-{name}")[-1]["outcome"] for name in moves
+    }
+    assert outcomes == {name: outcome for name, (_, outcome) in moves.items()}
+    posts = {post["url"].rpartition("-")[2]: post["title"] for post in database.posts.find()}
+    assert posts == {name: name for name in [*moves, "stays"]} | {"item": "Won"}
 
 
 def test_items_that_redirect_to_one_other_page_keep_their_posts(

@@ -22,23 +22,21 @@ def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
 
 
 @pytest.mark.parametrize("fields", [FIELDS, {"title": "h1"}, {}], ids=["all", "title", "text"])
-@pytest.mark.parametrize(
-    ("stand_in", "outcome"),
-    [(CHALLENGE, "blocked"), (LOGIN, "error"), (MISSING, "gone")],
-    ids=["challenge", "login", "missing"],
-)
 def test_known_item_keeps_its_content(
-    freshet: Freshet, database: Db, pages: Pages, fields: dict[str, str], stand_in: str,
-    outcome: str,
-) -> None:  # fmt: skip
+    freshet: Freshet, database: Db, pages: Pages, fields: dict[str, str]
+) -> None:
     definition = wrapper(freshet, pages, fields=fields) if fields else wrapper(freshet, pages)
-    pages.list("list.html", ["item-a.html"])
-    for hours, html in enumerate((ITEM, stand_in, ITEM)):
-        pages.file("item-a.html", html)
+    stand_ins = {"blocked": CHALLENGE, "error": LOGIN, "gone": MISSING}
+    pages.list("list.html", [f"item-{outcome}.html" for outcome in stand_ins])
+    for hours in range(3):
+        for outcome, stand_in in stand_ins.items():
+            html = stand_in if hours == 1 else ITEM.replace("Tea", f"Tea ({outcome})")
+            pages.file(f"item-{outcome}.html", html)
         freshet.crawl(definition, "-a", "full=1", hours=hours)
-    item = visits(database, target=f"{pages.url}/item-a.html")
-    assert [visit["outcome"] for visit in item] == ["new", outcome, "not_modified"]
-    assert database.posts.distinct("title") == ["Tea"]
+    for outcome in stand_ins:
+        item = visits(database, target=f"{pages.url}/item-{outcome}.html")
+        assert [visit["outcome"] for visit in item] == ["new", outcome, "not_modified"]
+    assert set(database.posts.distinct("title")) == {f"Tea ({outcome})" for outcome in stand_ins}
 
 
 def test_check_for_robots_is_never_stored(freshet: Freshet, database: Db, pages: Pages) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, target
 from tests.integration.inside import in_json
+from tests.integration.once import Left, left_by, put_into
 
 ITEMS = range(12)
 LOGIN = '<form><input name="user"><input name="key" type="password"></form>'
@@ -30,6 +34,27 @@ def crawl(freshet: Freshet, pages: Pages, day: int, content: Row = FIELDS) -> st
         "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$", **content
     )
     return freshet.crawl(wrapper, "-a", "full=1", hours=25 * day).err
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Pages]:
+    with Pages() as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Return the database contents after a crawl of the fields on the first day."""
+    write(served, {})
+    return left_by(lambda freshet: crawl(freshet, served, 0), databases, tmp_path_factory)
+
+
+@pytest.fixture
+def crawled(served: Pages, left: Left, stored: tuple[Db, str]) -> Pages:
+    """Return the site after the first day."""
+    write(served, {})
+    put_into(*stored, left)
+    return served
 
 
 def last_visits(db: Db, pages: Pages) -> dict[str, Row]:
@@ -58,51 +83,47 @@ def test_only_the_first_failures_with_the_same_problem_are_logged(
 
 
 def test_broken_pages_have_a_reason_and_an_alarm_until_they_work_again(
-    freshet: Freshet, database: Db, pages: Pages
+    freshet: Freshet, database: Db, crawled: Pages
 ) -> None:
-    write(pages, {})
-    crawl(freshet, pages, 0)
-    assert last_visits(database, pages) == {}
+    assert last_visits(database, crawled) == {}
     assert database.alarms.count_documents({}) == 0
 
-    write(pages, {1: "<b>4 EUR</b>", 2: "<i>3 EUR</i>"}, listed=range(6))
-    pages.file("/item-3.html", LOGIN)
-    crawl(freshet, pages, 1)
-    broken = last_visits(database, pages)
+    write(crawled, {1: "<b>4 EUR</b>", 2: "<i>3 EUR</i>"}, listed=range(6))
+    crawled.file("/item-3.html", LOGIN)
+    crawl(freshet, crawled, 1)
+    broken = last_visits(database, crawled)
     assert {path: row["broken"] for path, row in broken.items()} == {
         "/item-2.html": "selector", "/item-3.html": "login", "/list.html": "shrunk",
     }  # fmt: skip
     assert broken["/item-2.html"]["reason"] == "nothing found for price, which the page had before"
     assert broken["/list.html"]["reason"] == "the list page has 6 of 12 links to items"
     assert broken["/item-3.html"]["outcome"] == "error"
-    kept = database.posts.find_one({"url": f"{pages.url}/item-3.html"})
+    kept = database.posts.find_one({"url": f"{crawled.url}/item-3.html"})
     assert kept is not None
     assert kept["fields"]["title"] == "Tea 3"
     # Both versions of item 2 are kept, but only item 1 counts as changed.
-    assert database.versions.count_documents({"target": f"{pages.url}/item-2.html"}) == 2
-    assert [changes(database, f"{pages.url}/item-{i}.html") for i in (1, 2)] == [1, 0]
+    assert database.versions.count_documents({"target": f"{crawled.url}/item-2.html"}) == 2
+    assert [changes(database, f"{crawled.url}/item-{i}.html") for i in (1, 2)] == [1, 0]
     alarms = in_json(freshet, "silence", hours=26)
-    assert {row["target"].removeprefix(pages.url) for row in alarms} == set(broken)
+    assert {row["target"].removeprefix(crawled.url) for row in alarms} == set(broken)
     assert {row["event"] for row in alarms} == {"broken"}
     assert database.alarms.find_one({"notify": True}) is None, "no rule selects them"
-    history = in_json(freshet, "history", f"{pages.url}/item-2.html", hours=26)
+    history = in_json(freshet, "history", f"{crawled.url}/item-2.html", hours=26)
     assert [visit["broken"] for visit in history["visits"]] == [None, "selector"]
 
-    write(pages, {})
-    crawl(freshet, pages, 2)
-    assert last_visits(database, pages) == {}
+    write(crawled, {})
+    crawl(freshet, crawled, 2)
+    assert last_visits(database, crawled) == {}
     assert in_json(freshet, "silence", hours=51) == []
-    assert changes(database, f"{pages.url}/item-2.html") == 0
+    assert changes(database, f"{crawled.url}/item-2.html") == 0
 
 
 def test_pages_broken_in_the_same_way_raise_one_site_alarm(
-    freshet: Freshet, database: Db, pages: Pages
+    freshet: Freshet, database: Db, crawled: Pages
 ) -> None:
-    write(pages, {})
-    crawl(freshet, pages, 0)
     for day, left in ((1, 12), (2, 3)):
-        write(pages, {i: f"<i>{i} EUR</i>" for i in range(left)})
-        crawl(freshet, pages, day)
+        write(crawled, {i: f"<i>{i} EUR</i>" for i in range(left)})
+        crawl(freshet, crawled, day)
         (alarm,) = in_json(freshet, "silence", hours=25 * day + 1)
         assert (alarm["spider"], alarm["target"], alarm["event"]) == ("pages", "", "broken")
         assert alarm["text"].startswith(f"{left} pages lost fields that they had before, such as")
@@ -132,11 +153,9 @@ def test_a_run_warns_once_of_sites_and_lists_that_broke(freshet: Freshet, pages:
     assert warnings(crawl(freshet, pages, 3)) == []
 
 
-def test_doctor_reports_a_site_that_broke(freshet: Freshet, pages: Pages) -> None:
-    write(pages, {})
-    crawl(freshet, pages, 0)
-    write(pages, dict.fromkeys(range(11), "<i>3 EUR</i>"))
-    crawl(freshet, pages, 1)
+def test_doctor_reports_a_site_that_broke(freshet: Freshet, crawled: Pages) -> None:
+    write(crawled, dict.fromkeys(range(11), "<i>3 EUR</i>"))
+    crawl(freshet, crawled, 1)
     found = {
         (row["check"], row["status"]): row["found"]
         for row in json.loads(freshet("doctor", "--json", hours=26).out)["findings"]
@@ -173,11 +192,9 @@ def test_text_that_replaced_many_others_is_known_in_later_runs(
 
 
 def test_fields_may_change_to_the_same_values_on_all_pages(
-    freshet: Freshet, database: Db, pages: Pages
+    freshet: Freshet, database: Db, crawled: Pages
 ) -> None:
-    write(pages, {})
-    crawl(freshet, pages, 0)
     for i in ITEMS:
-        pages.file(f"/item-{i}.html", "<h1>Tea</h1><b>0 EUR</b>")
-    crawl(freshet, pages, 1)
-    assert last_visits(database, pages) == {}
+        crawled.file(f"/item-{i}.html", "<h1>Tea</h1><b>0 EUR</b>")
+    crawl(freshet, crawled, 1)
+    assert last_visits(database, crawled) == {}

@@ -14,12 +14,14 @@ import pytest
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 from scrapy import Spider
+from scrapy.settings import BaseSettings
 
 from crawler.config import Config
 from crawler.frontier import frontiers
 from crawler.frontier.frontiers import LocalFrontier, Settled, SharedFrontier
 from crawler.frontier.leases import Worker
 from crawler.frontier.lifecycle import Counts
+from crawler.frontier.pushed_urls import PushedUrls
 from crawler.frontier.redis_queue import LeasedQueue
 from crawler.frontier.run import Run
 from crawler.frontier.run_limits import HostLimits
@@ -61,6 +63,7 @@ class FakeRun:
     may_end_early = is_timed = False
     limits = HostLimits()
     wrapper = SimpleNamespace(cells={})
+    crawler = SimpleNamespace(settings=BaseSettings())
 
     def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:
         self.db, self.chance = db, chance
@@ -148,8 +151,10 @@ async def _shared_visits(shared: SharedRun, uri: str, limit: int) -> tuple[list[
             patch.setattr(frontiers, "MAX_WAIT_SECONDS", 0.1)
             patch.setattr(queue, "feed", feed_late)
             patch.setattr(queue, "work", work_slowly)
-            frontier = SharedFrontier(cast(Run, FakeRun(db, random.Random(1))), dict)
+            run = FakeRun(db, random.Random(1))
+            frontier = SharedFrontier(cast(Run, run), dict)
             frontier._queue = queue
+            frontier._pushed = PushedUrls(cast(Run, run), shared.steady)
             frontier._worker = worker = Worker(
                 queue, shared.steady, LEASE_MS / 1000, 9, 3, dict, pytest.fail
             )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.forked import Process
@@ -34,6 +35,13 @@ def wait_for_exit(process: Process, code: int = 0) -> str:
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     return err
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def check_once(database: Db) -> None:
@@ -73,7 +81,8 @@ def test_run_after_kill_on_same_machine_begins_immediately(
     env = {"FRESHET_LEASE_SECONDS": 3600}
     with running_crawl(freshet, database, wrapper, **env) as killed:
         killed.kill()
-        # The killed process has not been reaped yet, as when cron starts the next run.
+        # It ends soon, but has not been reaped yet, as when cron starts the next run.
+        until(lambda: not is_alive(killed.pid))
         wait_for_exit(start(freshet, wrapper, "second", **env))
         killed.communicate()
     check_once(database)
@@ -119,6 +128,7 @@ def test_run_that_lost_its_lease_fails_without_further_writes(
     with running_crawl(freshet, database, wrapper, **env) as paused:
         os.kill(paused.pid, signal.SIGSTOP)
         time.sleep(1.2)
+        in_flight = sum(asked(pages).values()) - len(visits(database))
         wait_for_exit(start(freshet, wrapper, "second", **env))
         os.kill(paused.pid, signal.SIGCONT)
         log = wait_for_exit(paused, code=1)
@@ -128,7 +138,9 @@ def test_run_that_lost_its_lease_fails_without_further_writes(
     assert "crawl shop: this process did not renew its lease for 1 s, and another" in error
     assert "Traceback" not in log
     check_once(database)
-    assert sum(asked(pages).values()) < FETCHED + 20, "only requests in flight are repeated"
+    # The paused run may send as many requests again before a busy machine lets it find out.
+    repeated = sum(asked(pages).values()) - FETCHED
+    assert repeated <= 2 * in_flight + 2, "only targets in flight are repeated"
 
 
 def test_run_with_expired_lease_continues_if_not_taken_over(

@@ -43,11 +43,14 @@ def test_only_events_of_rules_are_marked(
 
 
 def test_invalid_rules_file_keeps_all_events(
-    freshet: Freshet, database: Db, shop: Path, tmp_path: Path
+    freshet: Freshet, pages: Pages, database: Db, shop: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notify.toml").write_text("[[rules]]\nname = 1\n", encoding="utf-8")
-    done = freshet.crawl(shop)
-    assert marked(database) == [["new"]]
+    freshet.crawl(shop)
+    assert marked(database) == []
+    pages.item("item-a.html", "B")
+    done = freshet.crawl(shop, hours=200)
+    assert marked(database) == [["changed"]]
     assert done.err.count("Rules of notifications are invalid, all events are kept") == 1
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from crawler.extract.item_values import text_change
 from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.inside import in_json, run
 from tests.integration.notify.webhooks import Hooks, serving, status
@@ -73,7 +74,7 @@ def test_a_change_is_delivered_once(freshet: Freshet, pages: Pages, hooks: Hooks
     ((_, _, body),) = hooks.received
     (event,) = json.loads(body)["data"]["events"]
     assert (event["event"], event["url"]) == ("changed", f"{pages.url}/item-a.html")
-    assert event["changes"] == [{"name": "title", "before": "A", "after": "B"}]
+    assert event["changes"] == [text_change("title", "A", "B")]
     assert "A → B" in shown["text"]
     assert "nothing to deliver now" in run(freshet, "notify", "deliver", hours=201).out
     assert len(hooks.received) == 1

@@ -196,7 +196,9 @@ def test_events_are_read_with_previous_and_new_content(
 @pytest.mark.parametrize("events", [2, 100])
 def test_preview_runs_few_commands(stored: tuple[Db, str], events: int) -> None:
     database, uri = stored
-    database.visits.insert_many([visit(page, page, event=True) for page in range(events)])
+    database.visits.insert_many(
+        [visit(page, page, event=True, news=True) for page in range(events)]
+    )
     database.command("profile", 2)
     rules, config = rule_set("phone"), Config.load(mongo_uri=uri)
     shown = in_database(uri, lambda db: preview(db, config, rules, events, None, NOW))
@@ -527,6 +529,28 @@ def test_debounced_events_of_a_page_are_bundled(stored: tuple[Db, str]) -> None:
     in_database(uri, run)
     assert sorted(size for _, size in phone.bundles) == [1, 3]
     assert phone.order(f"{PAGE}1") == [NOW + timedelta(minutes=each) for each in (0, 1, 30)]
+
+
+def test_events_of_a_run_are_one_message_of_each_rule(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(60)])
+    phone = Outlet("phone", grouping=Grouping.RULE, refusals=1, pauses=(3600.0,))
+    rules = rule_set("phone", limits={"together": True})
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rules)
+        await deliver(db, phone)
+        assert len(phone.attempted) == 1
+        database.visits.insert_one(visit(1, 70))
+        await expand_all(db, rules)
+        # What came after the refused message waits for it.
+        await deliver(db, phone, after=60)
+        assert len(phone.attempted) == 1
+        await deliver(db, phone, after=3700)
+
+    in_database(uri, run)
+    assert [size for _, size in phone.bundles] == [60, 1]
+    assert phone.attempted[0] == phone.attempted[1], "the same id for every attempt"
 
 
 def test_channel_limits_messages_per_hour(stored: tuple[Db, str]) -> None:

@@ -24,7 +24,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from crawler.fetch import guard
 from crawler.notify.channels import Channel
-from crawler.notify.messages import EventView, Message, Templates, message_of
+from crawler.notify.event_views import EventView
+from crawler.notify.messages import Message, Templates, message_of
 from crawler.notify.senders import MAX_THREADS, DeliveryFailed, send
 from tests.integration.certificates import authority, certificate
 from tests.integration.notify.webhooks import Answer, Hooks, Receiver, serving, status
@@ -34,7 +35,7 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 EVENT = EventView("changed", "shop", "https://shop.example/lamp", "Lämp", NOON)
 MESSAGE = message_of("m1", [EVENT])
-SECONDS = 5.0
+SECONDS = 20.0
 
 
 def hang(request: Receiver) -> None:
@@ -325,6 +326,29 @@ def test_email_escapes_headers_and_has_two_parts() -> None:
     login = base64.b64encode(b"\0me\0pass word").decode()
     assert f"AUTH PLAIN {login}" in server.commands
     assert [line for line in server.commands if "x@y.z" in line] == []
+
+
+def test_an_email_has_a_table_and_the_same_as_text() -> None:
+    hostile = f"Lämp <b>\r\n.\r\n{'x' * 5000}"
+    before, after = ({"price": {"amount": n, "currency": "£"}, "about": hostile} for n in (20, 18))
+    event = EventView("changed", "shop", "https://shop.example/", hostile, NOON, rule="cheap")
+    with running(MailServer()) as server:
+        to = mail(server)
+        message = message_of(
+            "m1", [event.with_contents(before, after)] * 3, templates=to.templates,
+            web_url="https://freshet.example",
+        )  # fmt: skip
+        deliver(to, message)
+    email = message_from_bytes(server.emails[0].replace(b"\r\n..", b"\r\n."), policy=modern)
+    assert email.get_content_type() == "multipart/alternative"
+    text, table = email.iter_parts()
+    assert (text.get_content_type(), table.get_content_type()) == ("text/plain", "text/html")
+    assert "price: £20 → £18" in text.get_content()
+    shown = table.get_content()
+    assert "\N{MINUS SIGN}10 %" in shown
+    assert "Lämp &lt;b&gt; . xxx" in shown
+    assert 'href="https://freshet.example/changes"' in shown
+    assert max(map(len, server.emails[0].split(b"\r\n"))) < 1000
 
 
 @pytest.mark.parametrize("security", ["tls", "starttls"])

@@ -198,7 +198,7 @@ def test_invalid_setting_is_a_finding(freshet: Freshet) -> None:
 
 
 def test_interrupted_run_is_reported(freshet: Freshet, prepared: Db) -> None:
-    long_ago = datetime.now(UTC) - timedelta(hours=30)
+    long_ago = datetime.now(UTC) - timedelta(hours=20)
     prepared.runs.insert_one({"spider": "books", "started": long_ago, "finished": None})
     prepared.targets.insert_one(
         {"_id": "books x", "spider": "books", "url": "x", "kind": "item", "first_seen": long_ago,
@@ -206,7 +206,17 @@ def test_interrupted_run_is_reported(freshet: Freshet, prepared: Db) -> None:
     )  # fmt: skip
     finding = only_problem(quick(freshet, "--spider", "books"))
     assert (finding["check"], finding["of"]) == ("last run", "books")
-    assert finding["found"] == "interrupted 30 h ago; 1 target due, the oldest for 30 h"
+    assert finding["found"] == "interrupted 20 h ago; 1 target due, the oldest for 20 h"
+
+
+def test_sites_that_nothing_crawls_are_reported(freshet: Freshet, prepared: Db) -> None:
+    days_ago = datetime.now(UTC) - timedelta(days=3)
+    ended = {"spider": "books", "started": days_ago, "finished": days_ago, "reason": "finished"}
+    prepared.runs.insert_one(ended)
+    finding = only_problem(quick(freshet, "--spider", "books"))
+    assert (finding["check"], finding["status"]) == ("service", "warning")
+    assert finding["found"] == "none runs, and the last run was 3 days ago"
+    assert "scrapy web" in finding["fix"]
 
 
 @pytest.mark.soak

@@ -465,7 +465,7 @@ def test_public_metrics_require_a_private_or_allowed_host(freshet: Freshet, page
 @pytest.mark.soak
 def test_unavailable_database_is_reported(server: EmbeddedServer, tmp_path: Path) -> None:
     freshet = Freshet(tmp_path, MONGO_URI=server.uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.5)
-    with freshet, Serving(freshet, "web", "--port", "0") as serving:
+    with freshet, Serving(freshet, "web", "--port", "0", "--no-service") as serving:
         serving.url = serving.url.rstrip("/")
         assert get(f"{serving.url}/health")[0] == 200
         assert serving.metrics()["freshet_database_up",] == 1

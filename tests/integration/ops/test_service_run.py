@@ -22,7 +22,7 @@ from crawler.storage import due as duetimes
 from crawler.storage import targets
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened
-from crawler.utils.time import Clock
+from crawler.utils.time import EPOCH, Clock
 from tests.integration.harness import (
     LIMIT_SECONDS,
     Db,
@@ -154,8 +154,10 @@ def test_slices_end_runs_without_losing_visits(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     write(pages, "shop")
-    with Service(freshet, wrapper(freshet, pages, "shop", **SLOW), "--slice", "0.01m"):
-        until(lambda: database.visits.count_documents({}) == ITEMS + 1, seconds=60)
+    # A slice that is too short for a visit on a busy machine would be followed by a long pause.
+    slow = wrapper(freshet, pages, "shop", delay_seconds=0.1, concurrency=2)
+    with Service(freshet, slow, "--slice", "0.03m"):
+        until(lambda: database.visits.count_documents({}) == ITEMS + 1, seconds=120)
         until(lambda: database.runs.count_documents({"finished": None}) == 0)
     check_request_log(database, pages, "shop")
     assert set(asked(pages).values()) == {1}
@@ -213,9 +215,10 @@ def test_broken_spider_is_retried_and_others_continue(
         news.write_text(good, encoding="utf-8")
         until(lambda: outcomes(database, spider="news")["new"] == 3)
     lines = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
-    assert any(f" 5 s: {news}: not valid TOML" in line for line in lines)
+    failed = [line for line in lines if f" 5 s: {news}: not valid TOML" in line]
     assert any("TypeError: a bug (" in line for line in lines)
-    assert service.of("news")["failed"] == 1
+    # On a slow machine, a second run may fail before the file is mended.
+    assert service.of("news")["failed"] == len(failed) >= 1
     assert service.of("bug")["failed"] >= 1
     assert service.of("shop")["failed"] == 0
 
@@ -245,10 +248,10 @@ def test_crawl_and_service_exclude_each_other(freshet: Freshet, database: Db, pa
 
 def test_for_option_ends_the_service(freshet: Freshet, pages: Pages) -> None:
     write(pages, "shop", items=2)
-    done = freshet("refresh", "run", wrapper(freshet, pages, "shop"), "--for", "0.03m")
+    done = freshet("refresh", "run", wrapper(freshet, pages, "shop"), "--for", "0.08m")
     assert done.code == 0, done.err
     assert done.complaint.endswith(" s"), "one log line for the run"
-    assert done.out.splitlines() == ["shop: 1 run, 3 visits, 3 new", "0 replans, 0 prunes; 2 s"]
+    assert done.out.splitlines() == ["shop: 1 run, 3 visits, 3 new", "0 replans, 0 prunes; 5 s"]
 
 
 @pytest.mark.usefixtures("warm")
@@ -275,6 +278,9 @@ def test_service_delivers_notifications(
         write(pages, "shop", items=2)
         file = wrapper(freshet, pages, "shop")
         freshet.crawl(file)
+        # Nobody is told of the pages of the first crawl.
+        write(pages, "shop", items=3)
+        database.targets.update_many({}, {"$set": {"next_visit": EPOCH}})
         with Service(freshet, file):
             until(lambda: hooks.received != [])
             until(lambda: database.outbox.count_documents({"state": "waiting"}) == 0)
@@ -345,7 +351,7 @@ def test_without_names_refreshes_stored_sites(freshet: Freshet, database: Db, pa
         database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
         until(lambda: outcomes(database, spider="shop")["changed"] == 1)
     assert service.of("shop")["changed"] == 1
-    assert {row["name"] for row in service.done["spiders"]} == {"shop", "feeds"}
+    assert {row["name"] for row in service.done["spiders"]} == {"shop"}
     assert "was removed; using the site definition stored at" in service.err
 
 
@@ -353,7 +359,7 @@ def test_site_is_added_when_it_gets_targets(freshet: Freshet, database: Db, page
     write(pages, "shop", items=2)
     file = wrapper(freshet, pages, "shop")
     with Service(freshet, "-L", "INFO", FRESHET_REFRESH_SITES_SECONDS=0.2, **SHORT) as service:
-        until(lambda: database.runs.find_one({"spider": "feeds"}))
+        until(lambda: database.leases.find_one({"_id": "service"}))
         freshet.crawl(file)
         before = len(list(database.runs.find({"spider": "shop"})))
         database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from crawler.planning.engines import EngineError, Processes
+from crawler.planning.engines import EngineError, InFiles, processes
 
 SOURCES, KILLED = 400, 3
 ROUNDS = 8
@@ -29,8 +29,8 @@ def test_killed_process_stops_all_steps() -> None:
         nonlocal ended
         for _ in range(ROUNDS):
             sources = [(read, number) for number in range(SOURCES)]
-            with pytest.raises(EngineError, match="was killed"), Processes(2).read(sources, 1):
-                pytest.fail("read everything")
+            with pytest.raises(EngineError, match="was killed"), processes(2) as engine:
+                engine.read(sources, 1, InFiles)
             ended += 1
 
     interval = sys.getswitchinterval()

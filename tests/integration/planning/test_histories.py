@@ -183,7 +183,13 @@ def history(until: datetime, *changes: tuple[int, int, int], false_dates: int = 
 def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     db, uri = stored
     past = history(NOW - HOUR, (1, 2, 0), (5, 9, 7), false_dates=3)
-    plan = {"id": "p", "weeks": 2, "slots": [3, 200], "every_hours": 0.0, "visits_per_week": 1.0}
+    plan = {
+        "id": ObjectId(),
+        "weeks": 2,
+        "slots": [3, 200],
+        "every_hours": 0.0,
+        "visits_per_week": 1.0,
+    }
     adaptive = {"id": ObjectId(), "weeks": 1, "slots": [], "every_hours": 36, "phase_hours": 2.5}
     db.targets.insert_many(
         [
@@ -207,7 +213,10 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     assert [arrays.spiders[i] for i in arrays.spider] == ["x", "y", "x", "x"]
     assert [arrays.kinds[i] for i in arrays.kind] == ["item", "list", "item", "item"]
     assert (arrays.categories, arrays.category.tolist()) == (("tea",), [0, -1, -1, -1])
-    assert (arrays.plans, arrays.plan.tolist()) == (("p", str(adaptive["id"])), [0, 1, -1, -1])
+    assert (arrays.plans, arrays.plan.tolist()) == (
+        (str(plan["id"]), str(adaptive["id"])),
+        [0, 1, -1, -1],
+    )
     assert arrays.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
     assert arrays.visited == pytest.approx(
         [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True

@@ -79,7 +79,7 @@ def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
     )
 
 
-def updated_plans(n: int) -> Iterator[plans.TargetPlans]:
+def updated_plans(n: int) -> Iterator[list[plans.TargetPlan]]:
     yield plans_of(range(n))
 
 
@@ -306,7 +306,7 @@ def test_overtaken_replan_changes_nothing(stored: tuple[Db, str]) -> None:
     put_targets(db, uri, 10)
 
     async def activate_and_discard(adb: Database) -> None:
-        def slow() -> Iterator[plans.TargetPlans]:
+        def slow() -> Iterator[list[plans.TargetPlan]]:
             yield from updated_plans(10)
             db.plans.update_one({"_id": "new"}, {"$set": {"state": "discarded"}})
 
@@ -322,7 +322,7 @@ def test_failed_plan_keeps_the_old_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 10)
 
-    def broken() -> Iterator[plans.TargetPlans]:
+    def broken() -> Iterator[list[plans.TargetPlan]]:
         yield from updated_plans(5)
         raise ValueError("no such policy")
 

@@ -357,6 +357,62 @@ def simulated_history(
     return result
 
 
+# Lists that show changes.
+
+
+@pytest.fixture
+def one_source(trace: Path) -> Path:
+    """Let the pages of the trace have one source, so that it has lists."""
+    rows = [(f"p{i}", "s", "") for i in range(24)]
+    write(trace / "pages.csv", ("page_id", "source_id", "until_utc"), rows)
+    return trace
+
+
+def test_lists_are_planned_with_the_pages(bare: Freshet, one_source: Path) -> None:
+    words = ("--closed-loop", "--budget", "6", "--visits-out", one_source)
+    (alone,) = simulated(bare, one_source, *words)["results"]
+    assert (alone["lists_per_day"], alone["flags_per_day"], alone["recall"]) == (0, 0, None)
+    (row,) = simulated(bare, one_source, *words, "--lists", "12", "--recall", "0.9")["results"]
+    assert row["lists_per_day"] > 0.5
+    assert row["flags_per_day"] > 0.5
+    assert row["recall"] > 0.4
+    visits = visits_in(one_source / "optimal_6.csv.gz", tuple(f"p{i}" for i in range(24)))
+    own = (visits.at >= hours(SPLIT)).sum() / 21
+    assert row["requests_per_day"] == pytest.approx(own + row["lists_per_day"], abs=0.2)
+    assert row["requests_per_day"] <= 1.3 * 6
+    again = simulated(bare, one_source, *words, "--lists", "12", "--recall", "0.9")["results"]
+    assert again == [row], "the same seed gives another result"
+
+
+def test_lists_are_explained_below_the_table(bare: Freshet, one_source: Path) -> None:
+    files = ("--changes", one_source / "changes.csv", "--pages", one_source / "pages.csv")
+    words = ("--budget", "6", "--lists", "12", "--lists-fail", "2024-02-01")
+    shown = run(bare, "simulate", "pages", *files, *SPAN, *words)
+    assert (shown.code, shown.err) == (0, "")
+    assert " requests for lists, " in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--recall", "0.5"), "--recall needs --lists"),
+        (("--lists", "0"), "--lists: not a whole number from 1: '0'"),
+        (("--lists", "12", "--recall", "2"), "--recall: not a share of 0 to 1: '2'"),
+        (("--lists", "12", "--false-flags", "x"), "--false-flags: not a share of 0 to 1: 'x'"),
+        (("--lists", "12", "--seed", "-1"), "--seed: not a whole number from 0: '-1'"),
+        (("--lists", "12", "--policy", "age"), "--lists is for the policy optimal without"),
+        (("--lists", "12", "--daily-cap", "9"), "--lists is for the policy optimal without"),
+    ],
+)
+def test_wrong_options_of_lists(
+    bare: Freshet, one_source: Path, words: tuple[str, ...], problem: str
+) -> None:
+    files = ("--changes", one_source / "changes.csv", "--pages", one_source / "pages.csv")
+    result = run(bare, "simulate", "pages", *files, *SPAN, "--budget", "6", *words)
+    assert result.code == 1
+    assert problem in result.err
+
+
 # Real pages.
 
 
@@ -394,6 +450,15 @@ def test_freshness_targets_on_real_pages(real: Any) -> None:
     assert two["freshness"] >= 0.91
     assert [row["never_visited"] for row in (half, single, two)] == [0, 0, 0]
     assert [row["requests_per_day"] <= row["budget"] for row in (half, single, two)] == [True] * 3
+
+
+@needs_eval
+@pytest.mark.soak
+@pytest.mark.parametrize(("recall", "freshness"), [("1", 0.915), ("0.8", 0.88), ("0.5", 0.848)])
+def test_lists_on_real_pages(real: Any, recall: str, freshness: float) -> None:
+    (row,) = real("--closed-loop", "--budget", B, "--lists", "50", "--recall", recall)
+    assert row["freshness"] >= freshness
+    assert row["requests_per_day"] <= 1.01 * B
 
 
 @needs_eval

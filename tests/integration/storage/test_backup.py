@@ -316,7 +316,7 @@ def test_older_backup_is_migrated(
     data = b"".join(map(encode, rows))
     meta |= {"documents": len(rows), "sha256": hashlib.sha256(data).hexdigest()}
     values["version"] = VERSION - 1
-    values["collections"] = [each for each in values["collections"] if each["name"] != "reading"]
+    values["collections"] = [each for each in values["collections"] if each["name"] != "rereads"]
     old = tmp_path / "old.zip"
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(old, "w") as target:
         for name in source.namelist():
@@ -325,12 +325,12 @@ def test_older_backup_is_migrated(
                 content = json_util.dumps(values).encode()
             elif name == "collections/meta.bson":
                 content = data
-            if name != "collections/reading.bson":
+            if name != "collections/rereads.bson":
                 target.writestr(name, content)
     target_db, uri = empty
     assert run(freshet, "restore", old, MONGO_URI=uri).code == 0
     assert target_db.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
-    assert len(list(target_db.reading.list_indexes())) == len(INDEXES["reading"]) + 1
+    assert len(list(target_db.rereads.list_indexes())) == len(INDEXES["rereads"]) + 1
 
 
 def rewritten(

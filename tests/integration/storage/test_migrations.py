@@ -1,24 +1,25 @@
-"""Opening a database migrates data of an older version and rejects data of a newer one.
-
-All released versions use the current data format, so the migration here is an example.
-"""
+"""Opening a database migrates data of an older version and rejects data of a newer one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from bson.int64 import Int64
 
 from crawler.config import Config
 from crawler.errors import NewerDatabase
 from crawler.items import Kind
-from crawler.storage import client, schema
+from crawler.storage import client, readers, schema
 from crawler.storage.client import Database
+from crawler.storage.readers import Reader, item_number
 from crawler.storage.store import Store
 from crawler.storage.targets import new_document
+from crawler.storage.users import posts_reader
 from tests.integration.harness import Db
+from tests.integration.known_pages import on
 
 pytestmark = pytest.mark.empty_database
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -106,6 +107,41 @@ def test_a_new_database_is_not_migrated(stored: tuple[Db, str], migration: AddTi
     open_store(uri)
     assert migration.calls == 0
     assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
+
+
+def test_read_marks_of_posts_become_those_of_a_reader(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.meta.insert_one({"_id": "schema", "version": 3})  # type: ignore[dict-item]
+    feeds = ("feeds https://a.test/", "feeds https://b.test/")
+    hours = [NOW - timedelta(hours=n) for n in range(5)]
+    db.posts.insert_many(
+        {"_id": f"feeds {n}", "spider": "feeds", "feed": "https://b.test/", "first_seen": at}
+        for n, at in enumerate(hours)
+    )
+    db.reading.insert_many(
+        {"_id": f"anna {feed}", "reader": "anna", "feed": feed, "until": until, "read": read}
+        for feed, until, read in (
+            ("", hours[4], []), (feeds[0], hours[1], []), (feeds[1], hours[3], ["feeds 1"]),
+        )
+    )  # fmt: skip
+    number = item_number("shop", "https://x.test/")
+    db.readers.insert_one(
+        {"_id": "anna", "revision": 7, "sites": [{"site": "shop", "until": hours[3]}],
+         "ranges": [], "pages": [{"page": Int64(number), "until": hours[1]}], "mutes": ["/a/"]}
+    )  # fmt: skip
+    open_store(uri)
+
+    async def load(adb: Database) -> tuple[Reader, Reader]:
+        return await readers.load(adb, "anna"), await readers.load(adb, posts_reader("anna"))
+
+    changes, posts = on(uri, load)
+    assert (changes.revision, changes.mutes, changes.sources) == (7, ("/a/",), {"shop": hours[3]})
+    assert changes.has_read("shop", "https://x.test/", hours[1])
+    assert not changes.has_read("shop", "https://x.test/", hours[0])
+    assert [posts.until_of(feed) for feed in ("other", *feeds)] == [hours[4], hours[1], hours[3]]
+    read = [posts.has_read(feeds[1], f"feeds {n}", at) for n, at in enumerate(hours)]
+    assert read == [False, True, False, True, True]
+    assert "reading" not in db.list_collection_names()
 
 
 def test_newer_database_is_refused_and_unchanged(

@@ -12,6 +12,7 @@ from bson import ObjectId
 from crawler.storage import pruning
 from crawler.storage.client import Database
 from crawler.storage.posts import VersionDeletion
+from crawler.storage.readers import Reader, document_of
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import on
@@ -162,13 +163,13 @@ def test_plans_in_use_are_kept(stored: tuple[Db, str]) -> None:
 def test_forgetting_a_site_deletes_its_read_marks(freshet: Freshet, stored: tuple[Db, str]) -> None:
     db, _ = stored
     put_target(db)
-    feeds = (KEY, "shopping https://shop.example/a", "")
-    db.reading.insert_many(
-        {"_id": f"anna {feed}", "reader": "anna", "feed": feed, "until": NOW, "read": []}
-        for feed in feeds
-    )
+    sources = ("shop", KEY, "shopping", "shopping https://shop.example/a")
+    reader = Reader("anna", sources=dict.fromkeys(sources, NOW))
+    db.readers.insert_one(document_of(reader) | {"_id": "anna"})
     assert run(freshet, "forget", "shop", "--yes").code == 0
-    assert {row["feed"] for row in db.reading.find()} == set(feeds[1:])
+    (row,) = db.readers.find()
+    assert [each["source"] for each in row["sources"]] == list(sources[2:])
+    assert row["revision"] == 1, "a concurrent request would store the marks again"
 
 
 @pytest.mark.parametrize("kind", ["item", "feed"])

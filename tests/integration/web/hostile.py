@@ -91,6 +91,13 @@ def put_messages(db: Db) -> None:
     }  # fmt: skip
     by = {"by": "anna", "at": datetime.now(UTC), "edits": 0}
     db.notification_rules.insert_one({"_id": "attacks", "keys": keys} | by)
+    attack = ATTACKS["attribute"]
+    db.notification_channels.insert_one(
+        {
+            "_id": "stored", "service": "mail", "sealed": b"",
+            "keys": {"smtp": {"host": attack, "from": attack, "to": [attack], "user": attack}},
+        } | by
+    )  # fmt: skip
     changes = db.visits.find({"event": True, "spider": SITE}).sort("_id").limit(40)
     for number, change in enumerate(changes):
         attack = list(ATTACKS.values())[number % len(ATTACKS)][:300]
@@ -157,6 +164,11 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         "/targets/{target_id}": items,
         "/targets/{target_id}/explain": [f"{first}/explain"],
         "/targets/{target_id}/versions": [f"{first}/versions"],
+        "/targets/{target_id}/versions/{content_hash:path}": [
+            f"/targets/{target_id(row['_id'].rpartition(' ')[0])}/versions/{row['content_hash']}"
+            for row in db.versions.find({"spider": SITE}).sort("_id")
+            if row["target"] in {home, *map(crawled.url, NAMES)}
+        ],
         "/targets/{target_id}/compare": [
             f"{path}/compare?view={view}"
             for path in items
@@ -174,6 +186,16 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         "/feeds/remove": [f"/feeds/remove?{urlencode({'id': feed})}"],
         "/feeds/add": ["/feeds/add"],
         "/feeds/export": ["/feeds/export"],
+        "/search": [
+            "/search?q=item",
+            "/search",
+            f"/search?{urlencode({'q': ATTACKS['attribute'], 'category': ATTACKS['script']})}",
+            f"/search?{urlencode({'q': 'script', 'site': SITE, 'from': '2000-01-01'})}",
+            f"/search?{urlencode({'q': ATTACKS['script']})}",
+            "/search?q=%21%21",
+        ],
+        "/search/saved": ["/search/saved"],
+        "/search/feed.atom": ["/search/feed.atom?token=none"],
         "/duplicates": ["/duplicates"],
         "/duplicates/compare": [
             f"/duplicates/compare?{urlencode({'a': pair[0], 'b': pair[1]})}",
@@ -186,17 +208,38 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         "/setup": ["/setup"],
         "/setup/new": [f"/setup/new?{urlencode({'url': home})}"],
         "/setup/sites/{name}": [f"/setup/sites/{SITE}"],
+        "/setup/copy/{name}": [f"/setup/copy/{SITE}"],
+        "/setup/alert": ["/setup/alert"],
         "/setup/preview": [f"/setup/preview?{urlencode(edit)}"],
         "/setup/frame": [
             f"/setup/frame?{urlencode({'url': crawled.url(name)})}" for name in ATTACKS
         ],
-        "/sites/{name:path}": [f"/sites/{SITE}", f"/sites/{quote(SITE)}-cells", "/sites/feeds"],
+        "/sites/{name:path}": [
+            f"/sites/{SITE}", f"/sites/{SITE}?sort=value:price", f"/sites/{SITE}?sort=-value:words",
+            f"/sites/{SITE}?{urlencode({'q': ATTACKS['attribute'], 'category': '<b>'})}",
+        ],
+        "/sites/{name:path}/compare": [
+            f"/sites/{SITE}/compare?{urlencode([('id', path.split('/')[2]) for path in items])}",
+            f"/sites/{SITE}/compare?{urlencode({'id': ATTACKS['attribute'], 'field': '<b>'})}",
+        ],
+        "/sites/{name:path}/items.csv": [f"/sites/{SITE}/items.csv"],
+        "/sites/{name:path}/items.xlsx": [f"/sites/{SITE}/items.xlsx"],
+        "/sites/{name:path}/lists": [
+            f"/sites/{SITE}/lists", f"/sites/{quote(SITE)}-cells/lists", "/sites/feeds/lists",
+        ],
+        "/sites/{name:path}/schedule": [f"/sites/{SITE}/schedule"],
+        "/sites/{name:path}/remove": [f"/sites/{SITE}/remove"],
         "/sites/{name:path}/visits": [f"/sites/{SITE}/visits"],
         "/notifications": ["/notifications"],
         "/notifications/channel": [
             f"/notifications/channel?{urlencode({'name': CHANNEL, 'state': state})}"
             for state in ("waiting", "dead")
         ],
+        "/notifications/channels/new": [
+            "/notifications/channels/new", "/notifications/channels/new?service=mail",
+            "/notifications/channels/new?service=telegram",
+        ],
+        "/notifications/channels/edit": ["/notifications/channels/edit?name=stored"],
         "/notifications/rule": ["/notifications/rule", "/notifications/rule?key=attacks"],
         "/notifications/preview": [
             f"/notifications/preview?{urlencode({'events': event, 'last': 50})}"
@@ -204,6 +247,8 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         ] + [f"/notifications/preview?{urlencode({'key': ATTACKS['attribute']})}"],
         "/dashboards": ["/dashboards"],
         "/dashboards/{path:path}": ["/dashboards/index.html"],
+        "/backups": ["/backups"],
+        "/backups/file": ["/backups/file?name=none"],
         "/sign-in": [f"/sign-in?{urlencode({'next': ATTACKS['attribute']})}"],
         "/account": ["/account"],
         "/users": ["/users"],

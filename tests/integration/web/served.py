@@ -11,10 +11,13 @@ READY = "serving http://"
 
 
 class Served:
-    """A running web app: starts on creation, ends with `stop`."""
+    """A running web app: starts on creation, ends with `stop`. service: whether it crawls."""
 
-    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
-        self.process = freshet.start("web", "--port", "0", *words, **env)
+    def __init__(
+        self, freshet: Freshet, *words: object, service: bool = False, **env: object
+    ) -> None:
+        own = () if service else ("--no-service",)
+        self.process = freshet.start("web", "--port", "0", *own, *words, **env)
         stderr = self.process.stderr
         assert stderr
         while READY not in (line := stderr.readline()):

@@ -62,7 +62,7 @@ class Serve:
     """Run `scrapy web`."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
-        self.process = freshet.start("web", "--port", 0, *words, **env)
+        self.process = freshet.start("web", "--port", 0, "--no-service", *words, **env)
         self.url, self.err = "", ""
 
     def __enter__(self) -> Self:

@@ -91,7 +91,7 @@ def test_changed_table_is_logged_as_a_change(
     outcomes = [row["outcome"] for row in database.visits.find().sort("at")]
     assert outcomes == ["new", "unchanged", "changed"]
     assert base(database)["usd"]["content"]["rows"] == [{"rate": 1}, {"rate": 1.1}]
-    assert "rate': 1.1" in freshet("history", "cell:usd", "--diff").out
+    assert "\n+rate: 1.1\n" in freshet("history", "cell:usd", "--diff").out
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM rates RETURNING *", "INSERT INTO rates"])

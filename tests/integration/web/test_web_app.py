@@ -240,11 +240,48 @@ def test_times_are_rendered_in_utc() -> None:
     at = datetime(2026, 11, 23, 8, 5, 7, tzinfo=UTC)
     assert pages.time_of(at) == (
         '<time datetime="2026-11-23T08:05:07Z" title="2026-11-23 08:05:07 UTC">'
-        "2026-11-23 08:05 UTC</time>"
+        "23 Nov 2026, 08:05 UTC</time>"
     )
-    assert "3 h ago" in pages.ago(at, at + timedelta(hours=3))
+    assert "3 h ago" in pages.ago(at, at + timedelta(hours=3.2))
+    assert ">7 days ago<" in pages.ago(at, at + timedelta(days=7))
+    assert pages.ago(at, at + timedelta(days=7.1)) == (
+        '<time datetime="2026-11-23T08:05:07Z" title="2026-11-23 08:05:07 UTC" data-day>'
+        "23 Nov 2026</time>"
+    )
+    assert "in 12 days" in pages.ago(at + timedelta(days=12), at)
     assert "in 3 h" in pages.ago(at + timedelta(hours=3), at)
     assert "none" in pages.time_of(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-11-20", "20 Nov 2026"),
+        ("2026-11-20T00:00:00Z", "20 Nov 2026"),
+        ("2026-11-20T08:05:00Z", "20 Nov 2026, 08:05 UTC"),
+        ("2026-11-20T08:05:00+02:00", "20 Nov 2026, 06:05 UTC"),
+    ],
+)
+def test_dates_of_items_are_read_as_dates(text: str, shown: str) -> None:
+    made = pages.dated(text)
+    assert made.startswith('<time datetime="2026-11-20')
+    assert made.endswith(f">{shown}</time>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-13-20",
+        "2026-11-20T08:05",
+        "20261120",
+        "2026-11-20 x",
+        "0000-00-00",
+        HOSTILE,
+        "x" * 9000,
+    ],
+)
+def test_other_values_of_items_stay_as_they_are(text: str) -> None:
+    assert pages.dated(text) is text
 
 
 def test_cursor_round_trip() -> None:

@@ -88,15 +88,15 @@ def test_workflow_from_curve_to_applied_plan(stored: tuple[Db, str]) -> None:
         found = browser.get(API).json()
         points = found["requests_per_day"]
         assert points == sorted(points)
-        assert found["freshness"] == sorted(found["freshness"])
-        assert {site["site"] for site in found["sites"]} == {"shop", "quiet"}
+        assert found["share"] == sorted(found["share"])
+        assert {site["site"] for site in found["parts"]} == {"shop", "quiet"}
         assert found["targets"] == 20
 
         few = browser.get(f"{API}/forecast?budget=10").json()
         many = browser.get(f"{API}/forecast", params={"budget": "40/day"}).json()
-        assert few["planned"]["freshness"] < many["planned"]["freshness"]
+        assert few["planned"]["share"] < many["planned"]["share"]
         assert few["price"] > many["price"]
-        by_site = {site["site"]: site for site in many["sites"]}
+        by_site = {site["site"]: site for site in many["parts"]}
         assert by_site["shop"]["verdict"] == "wins"
 
         part = browser.get("/budget?budget=10", headers=PARTIAL)
@@ -107,8 +107,8 @@ def test_workflow_from_curve_to_applied_plan(stored: tuple[Db, str]) -> None:
         preview = job["result"]
         assert db.plans.count_documents({}) == 0, "a dry run stores nothing"
         assert preview["planned"]["requests_per_day"] <= 10
-        expected = few["planned"]["freshness"]
-        assert preview["planned"]["freshness"] == pytest.approx(expected, abs=0.1)
+        expected = few["planned"]["share"]
+        assert preview["planned"]["share"] == pytest.approx(expected, abs=0.1)
         assert preview["moves"], "the fixed intervals take more requests"
         changes = [
             abs(m["visits_per_week"] - m["visits_per_week_before"]) for m in preview["moves"]
@@ -295,8 +295,8 @@ def test_smaller_sites_are_grouped(stored: tuple[Db, str]) -> None:
                   for i in range(MAX_SITES + 5)])  # fmt: skip
     with at_now(uri) as browser:
         found = curve(browser)
-        assert len(found["sites"]) == MAX_SITES + 1, "the smaller sites are shown together"
-        assert sum(site["targets"] for site in found["sites"]) == MAX_SITES + 5
+        assert len(found["parts"]) == MAX_SITES + 1, "the smaller sites are shown together"
+        assert sum(site["amount"] for site in found["parts"]) == MAX_SITES + 5
         part = browser.get(f"/budget?budget={found['requests_per_day'][1]}", headers=PARTIAL)
         assert part.status_code == 200
         assert "All smaller sites" in part.text

@@ -18,14 +18,16 @@ from bson import ObjectId
 from crawler.config import Config
 from crawler.reports import inbox
 from crawler.reports.inbox import Filters, read_inbox
-from crawler.reports.net_changes import difference_of, field_change, similar_edits
+from crawler.reports.net_changes import similar_edits, word_change
 from crawler.storage import change_events, users
-from crawler.storage.readers import MAX_MUTES, MAX_PAGES, MAX_RANGES, Reader
+from crawler.storage.readers import MAX_ITEMS, MAX_MUTES, MAX_RANGES, Reader
 from crawler.storage.store import opened
-from crawler.storage.users import Scope
-from crawler.utils.diff import Matcher
+from crawler.storage.users import Role, Scope
+from crawler.utils.edits import edits
+from crawler.utils.urls import target_id
 from tests.integration.harness import Db
-from tests.integration.web.browser import Browser, Browsers
+from tests.integration.web.browser import Browser, Browsers, browsers_of, put_user
+from tests.integration.web.conftest import OPEN
 
 T0 = datetime(2026, 3, 2, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\"'&\x07"
@@ -65,7 +67,7 @@ class Log:
             "content_hash": digest, "diff_size": 10 if outcome == "changed" else 0,
         } | more  # fmt: skip
         if outcome in ("new", "changed") or was_gone or (now_gone and not was_gone):
-            row["event"] = True
+            row |= {"event": True, "news": True}
         self.db.visits.insert_one(row)
         if content is not None:
             key = f"{spider} {url} {digest}"
@@ -82,9 +84,10 @@ class Log:
         return row["_id"]
 
     def pages(self, count: int) -> None:
-        """Add the first visit of some pages, one an hour."""
+        """Add the first visit of some pages, one an hour, each of a category of its own."""
         for number in range(count):
-            self.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+            url, content = f"https://a.example/{number}", item(f"page {number}")
+            self.visit(hours(number), url, content, categories=[f"category {number}"])
 
 
 @pytest.fixture
@@ -129,7 +132,7 @@ def item(title: str, **more: Any) -> dict[str, Any]:
 def test_empty_inbox_shows_the_next_step(local: Browser, log: Log) -> None:
     page = local.get("/changes").text
     assert "No changes yet" in page
-    assert "Go to the board" in page
+    assert "Go to the sites" in page
     log.visit(hours(0), "https://a.example/1", item("one"))
     assert "one" in local.get("/changes").text
     send(local, "/changes/read-all")
@@ -175,7 +178,23 @@ def test_changed_words_and_numbers_stay_whole(local: Browser, log: Log) -> None:
     log.visit(hours(1), url, item("one", stock="Out of stock", price=cheaper))
     (entry,) = entries(local)
     edits = [(edit["before"], edit["after"]) for edit in entry["edits"]]
-    assert edits == [("In stock (9 available)", "Out of stock"), ("£510.67", "£459.60")]
+    assert edits == [("£510.67", "£459.60"), ("In stock (9 available)", "Out of stock")]
+    assert [edit["ratio"] for edit in entry["edits"]] == [pytest.approx(-0.1, abs=0.001), None]
+    page = local.get("/changes").text
+    assert "\N{MINUS SIGN}10 %" in page
+
+
+def test_a_price_of_nothing_rises_without_a_percentage(local: Browser, log: Log) -> None:
+    for number in range(5):
+        url, price = f"https://a.example/{number}", {"amount": 0, "currency": "£"}
+        log.visit(hours(0), url, item(f"lamp {number}", price=price))
+    mark_read_until(local, 0.5)
+    for number in range(5):
+        url, price = f"https://a.example/{number}", {"amount": 5 + number, "currency": "£"}
+        log.visit(hours(1), url, item(f"lamp {number}", price=price))
+    (entry,) = entries(local)
+    assert (entry["told"], entry["page_count"], entry["ratios"]) == ("higher", 5, None)
+    assert "↑ higher" in local.get("/changes").text
 
 
 def test_number_of_unread_changes_leaves_out_what_is_read_or_muted(
@@ -198,7 +217,7 @@ def test_number_of_unread_changes_leaves_out_what_is_read_or_muted(
     assert unread() == 1
     send(local, "/changes/read-all", site="blog")
     text = local.get("/changes").text
-    assert ("You have read everything" in text, "0 changes" in text) == (True, True)
+    assert ("You have read everything" in text, "Nothing new" in text) == (True, True)
 
 
 def test_atom_feed_has_no_control_characters(local: Browser, log: Log) -> None:
@@ -220,12 +239,21 @@ def test_versions_are_combined_into_one_difference(local: Browser, log: Log) -> 
     log.visit(hours(3), url, item("one", price="12 €"))
     last = log.visit(hours(4), url, item("one", price="13 €"))
     (entry,) = entries(local)
-    edit = {"name": "price", "before": "10 €", "after": "13 €"}
+    edit = {
+        "name": "price", "before": "10 €", "after": "13 €", "number_before": 10.0,
+        "number_after": 13.0, "unit": "€", "direction": "higher", "ratio": pytest.approx(0.3),
+        "is_price": True,
+    }  # fmt: skip
     assert (entry["edits"], entry["more_edits"], entry["fields"]) == ([edit], 0, ["price"])
     assert (entry["visits"], entry["size"], entry["id"]) == (3, 4, str(last))
     assert entry["summary"] == "price: 10 € -> 13 €"
     detail = local.get(f"/api/v1/changes/{last}").json()
-    assert [part["text"] for part in detail["fields"][0]["parts"]] == ["10", "13", " €"]
+    (part,) = detail["fields"][0]["parts"]
+    assert [segment["text"] for segment in part["segments"]] == ["10", "13", " €"]
+    page = local.get(f"/changes/of/{last}").text
+    for name in ("before", "after"):
+        path = f"/targets/{target_id(f'shop {url}')}/versions/{detail[f'{name}_hash']}"
+        assert f'<a href="{path}">Version {name}</a>' in page
     log.visit(hours(5), url, item("one", price="10 €"))
     (entry,) = entries(local)
     assert entry["summary"] == "the same content as before"
@@ -270,7 +298,7 @@ def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -
     assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (29, 29, 20)
     page = local.get("/changes").text
     assert "The same edit, or nearly, on 29 pages" in page
-    assert "Show all 29 pages" in page
+    assert "Show all 29" in page
     send(local, "/changes/read", entry=",".join(folded["events"]), one=folded["id"])
     assert [entry["id"] for entry in entries(local)] == [other["id"]]
 
@@ -396,7 +424,8 @@ def test_filters_select_by_site_category_field_size_and_url(local: Browser, log:
 
 def test_pagination_lists_each_change_once(local: Browser, log: Log) -> None:
     for number in range(12):
-        log.visit(hours(number // 3), f"https://a.example/{number}", item(f"page {number}"))
+        url, content = f"https://a.example/{number}", item(f"page {number}")
+        log.visit(hours(number // 3), url, content, categories=[f"category {number}"])
     log.visit(hours(9), "https://a.example/0", item("page 0 again"))
     seen = [entry["url"] for page in entries_by_page(local, "?limit=5") for entry in page]
     assert len(seen) == len(set(seen)) == 12
@@ -426,7 +455,7 @@ def test_shown_changes_are_marked_as_a_range(local: Browser, log: Log, database:
     assert answer.headers["location"] == "/changes?limit=5&marked=5"
     assert [entry["url"][18:] for entry in entries(local, "?limit=3")] == ["14", "13", "12"]
     reader = database.readers.find_one({"_id": "local"})
-    assert (len(reader["ranges"]), len(reader["pages"])) == (1, 0)
+    assert (len(reader["ranges"]), len(reader["items"])) == (1, 0)
     log.visit(hours(30), "https://a.example/19", item("page 19 again"))
     newest, *_ = entries(local, "?limit=3")
     assert (newest["kind"], newest["visits"]) == ("changed", 1)
@@ -434,7 +463,7 @@ def test_shown_changes_are_marked_as_a_range(local: Browser, log: Log, database:
         local.post("/changes/read", shown_form(local, "?limit=5"))
     assert entries(local) == []
     reader = database.readers.find_one({"_id": "local"})
-    assert (reader["ranges"], reader["pages"]) == ([], [])
+    assert (reader["ranges"], reader["items"]) == ([], [])
     assert reader["read_until"] == hours(30)
 
 
@@ -520,7 +549,7 @@ def test_marking_pages_one_by_one_advances_read_time(
         local.post("/changes/read", shown_form(local, "?limit=1"))
     assert entries(local) == []
     reader = database.readers.find_one({"_id": "local"})
-    assert (reader["read_until"], reader["pages"]) == (hours(12), [])
+    assert (reader["read_until"], reader["items"]) == (hours(12), [])
 
 
 def test_change_stored_late_stays_unread(local: Browser, log: Log) -> None:
@@ -529,7 +558,7 @@ def test_change_stored_late_stays_unread(local: Browser, log: Log) -> None:
     send(local, "/changes/read-all")
     assert entries(local) == []
     log.visit(now - timedelta(seconds=5), "https://a.example/slow", item("slow"))
-    assert [entry["title"] for entry in entries(local)] == ["slow"]
+    assert [entry["name"] for entry in entries(local)] == ["slow"]
 
 
 def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None:
@@ -543,14 +572,14 @@ def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None
         "POST", "/api/v1/changes/read-all", json=body, headers=headers
     ).status_code == 204  # fmt: skip
     log.visit(late + timedelta(hours=1), "https://a.example/late", item("late"))
-    assert [entry["title"] for entry in read_later(local)] == ["late"]
+    assert [entry["name"] for entry in read_later(local)] == ["late"]
     seen = local.get("/api/v1/changes/unread").json()
     assert (seen["since"] is None, seen["changes"]) == (False, 1)
     assert local.get("/api/v1/changes/unread?site=none").json()["changes"] == 0
 
     since = quote((hours(0.5)).isoformat())
     again = entries(local, f"?since={since}")
-    assert [entry["title"] for entry in again] == ["page 2", "page 1"]
+    assert [entry["name"] for entry in again] == ["page 2", "page 1"]
     assert local.get("/api/v1/changes?since=2026-01-01T00:00:00").status_code == 422
     got = local.get(f"/api/v1/changes/{again[0]['id']}/pages?since={since}").json()
     assert [each["url"] for each in got] == ["https://a.example/2"]
@@ -559,7 +588,7 @@ def test_api_lists_changes_since_the_last_read(local: Browser, log: Log) -> None
         "PUT", "/api/v1/changes/unread", json={"since": hours(1.5).isoformat()}, headers=headers
     )
     assert put.json() == {"since": "2026-03-02T01:30:00Z", "changes": 2}
-    assert [entry["title"] for entry in entries(local)] == ["page 2"]
+    assert [entry["name"] for entry in entries(local)] == ["page 2"]
     bad = local.request("PUT", "/api/v1/changes/unread", json={"since": "x"}, headers=headers)
     assert bad.status_code == 422
 
@@ -597,6 +626,10 @@ def read_later(browser: Browser) -> list[dict[str, Any]]:
 
 def test_each_reader_has_separate_marks(anna: Browser, vic: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/1", item("one"))
+    for each in (anna, vic):
+        # What was there before a user came is read.
+        assert entries_of(each) == []
+        send(each, "/changes/since", since="")
     assert send(vic, "/changes/read-all").status_code == 303, "viewers cannot mark changes as read"
     assert entries_of(vic) == []
     assert len(entries_of(anna)) == 1
@@ -615,7 +648,7 @@ def test_pages_are_muted_by_patterns(local: Browser, log: Log) -> None:
     log.visit(hours(0), "https://a.example/calendar/1", item("calendar"))
     log.visit(hours(1), "https://a.example/2", item("two"))
     assert send(local, "/changes/mute", pattern="/calendar/").status_code == 303
-    assert [entry["title"] for entry in entries(local)] == ["two"]
+    assert [entry["name"] for entry in entries(local)] == ["two"]
     assert "1 change is" in local.get("/changes").text
     for bad in ("(", "a(?=b)", "", "x" * 501, "(a{1000}){1000}"):
         answer = send(local, "/changes/mute", pattern=bad)
@@ -634,9 +667,9 @@ def test_reader_state_is_bounded() -> None:
         reader = reader.mute(f"/{number}")
     with pytest.raises(ValueError, match="more than 50 patterns"):
         reader.mute("/one-more")
-    pages = [("shop", f"u{number}", hours(number)) for number in range(MAX_PAGES + 1)]
+    pages = [("shop", f"u{number}", hours(number)) for number in range(MAX_ITEMS + 1)]
     with pytest.raises(Exception, match="more than 2,000 pages"):
-        reader.read_pages(pages)
+        reader.read_items(pages)
     for number in range(MAX_RANGES):
         reader = reader.read_range(hours(number * 3), hours(number * 3 + 1))
     with pytest.raises(Exception, match="more than 100 parts"):
@@ -743,25 +776,24 @@ def test_a_missing_or_broken_event_is_not_found(local: Browser, log: Log) -> Non
 
 def test_edits_with_the_same_words_have_the_same_digest() -> None:
     def edit(text: str, old: str, new: str) -> Any:
-        return difference_of(
-            {"t": f"{text}\n{old} Shop {text}"}, {"t": f"{text}\n{new} Shop {text}"}
-        )
+        return word_change({"t": f"{text}\n{old} Shop {text}"}, {"t": f"{text}\n{new} Shop {text}"})
 
     a, b = edit("one", "2025", "2026"), edit("two", "2025", "2026")
     assert a.digest == b.digest
     assert a.digest != edit("one", "2025", "2027").digest
-    assert difference_of({"a": "x y"}, {"a": "y x"}).digest is None
-    assert difference_of({"a": ["x", "y"]}, {"a": ["y"]}).removed == "x"
+    assert word_change({"a": "x y"}, {"a": "y x"}).digest is None
+    assert word_change({"a": ["x", "y"]}, {"a": ["y"]}).removed == "x"
     assert similar_edits([a, None, b]) == [0, 1, 2], "different short edits were folded"
 
 
 def test_differences_of_hostile_texts_are_fast_and_small() -> None:
     began = time.process_time()
     old, new = "a b " * 400_000, "b a " * 400_000 + "\ud800"
-    difference_of({"t": old}, {"t": new})
-    change = field_change("t", old, new, Matcher(50_000_000))
-    assert sum(len(part["text"]) for part in change["parts"]) < 30_000
-    assert change["truncated"]
+    word_change({"t": old}, {"t": new})
+    assert time.process_time() - began < 2
+    found, _ = edits({"t": old}, {"t": new}, 3, 300)
+    assert 1 <= len(found) <= 3
+    assert all(len(text or "") <= 300 for edit in found for text in edit[1:])
     assert time.process_time() - began < 3
 
 
@@ -790,3 +822,88 @@ def test_list_pages_share_a_window_until_a_change(local: Browser, log: Log) -> N
     assert {entry["url"] for entry in entries(local)} == {
         f"https://a.example/{number}" for number in (9, 10, 11)
     }
+
+
+def put_shop(log: Log) -> None:
+    """Store new and cheaper items of two categories, and one that is dearer, edited and gone."""
+    prices = {"amount": 100.0, "currency": "£"}
+    for number in range(12):
+        log.visit(
+            hours(0), f"https://a.example/{number}", item(f"Lamp {number}", price=prices),
+            categories=["Lamps"],
+        )  # fmt: skip
+    log.db.visits.update_many({}, {"$unset": {"news": ""}})
+    for number in range(5):
+        content = item(f"Lamp {number}", price=prices | {"amount": 95.0 - 5 * number})
+        log.visit(hours(2), f"https://a.example/{number}", content)
+    log.visit(hours(2), "https://a.example/8", item("Lamp 8", price=prices | {"amount": 110.5}))
+    log.visit(hours(2), "https://a.example/9", item("Lamp 9", price=prices, stock="3 left"))
+    log.visit(hours(2), "https://a.example/10", None, reason="status 404; 1 of 3 confirmations")
+    for number in range(6):
+        content = item(f"Rug {number}", price=prices | {"amount": 20.0 + number})
+        log.visit(hours(3), f"https://a.example/rug/{number}", content, categories=["Rugs"])
+
+
+def test_items_of_a_category_are_told_together(local: Browser, log: Log) -> None:
+    put_shop(log)
+    told = {(each["told"], each["page_count"]): each for each in entries(local)}
+    assert set(told) == {("new", 6), ("lower", 5), ("higher", 1), ("edited", 1), ("gone", 1)}
+    cheaper = told["lower", 5]
+    assert cheaper["ratios"] == [pytest.approx(-0.05), pytest.approx(-0.25)]
+    assert [each["name"] for each in cheaper["pages"]] == [f"Lamp {n}" for n in (4, 3, 2, 1, 0)]
+    assert not cheaper["is_same_edit"]
+    text = re.sub(r"<[^>]+>|\s+", " ", local.get("/changes").text)
+    text = re.sub(r"\s+", " ", text)
+    assert "6 new items in Rugs shop Rug 5 £25 , Rug 4 £24 , Rug 3 £23 and 3 more" in text
+    assert "prices fell by 5 % to 25 %, most: Lamp 4 Before: £100 → Now: £75 −25 %" in text
+    assert "Lamp 10 shop · Lamps no longer there (status 404), last £100" in text
+    assert "Lamp 9 shop · Lamps stock 3 left" in text
+
+
+def test_numbers_of_a_list_agree_with_it(local: Browser, log: Log) -> None:
+    put_shop(log)
+    page = local.get("/changes").text
+    assert "14 changes" in page
+    chips = dict(re.findall(r'kind=(\w+)"[^>]*>[^<]*<b>(\d+)</b>', page))
+    assert chips == {"new": "6", "lower": "5", "higher": "1", "edited": "1", "gone": "1"}
+    for kind, number in chips.items():
+        listed = entries(local, f"?kind={kind}")
+        assert sum(each["page_count"] for each in listed) == int(number)
+        assert dict(re.findall(r'kind=(\w+)"[^>]*>[^<]*<b>(\d+)</b>', page)) == chips
+    assert sum(each["page_count"] for each in entries(local, "?kind=changed")) == 7
+    assert [each["name"] for each in entries(local, "?q=lamp 9")] == ["Lamp 9"]
+
+
+def test_a_mark_can_be_undone_until_the_next_change(local: Browser, log: Log) -> None:
+    put_shop(log)
+    everything = entries(local)
+    answer = send(local, "/changes/read-all")
+    assert "Marked everything as read." in local.get(answer.headers["location"]).text
+    assert entries(local) == []
+    send(local, "/changes/undo")
+    assert entries(local) == everything
+    ids = [each["id"] for each in everything]
+    answer = send(local, "/changes/read", entry=ids[0], one=ids[0])
+    assert "data-undo" in local.get(answer.headers["location"]).text
+    send(local, "/changes/mute", pattern="nothing")
+    assert "data-undo" not in local.get(answer.headers["location"]).text
+    headers = {"X-CSRF-Token": local.token("/changes/settings")}
+    assert local.request("POST", "/api/v1/changes/undo", headers=headers).status_code == 409
+    assert ids[0] not in [each["id"] for each in entries(local)]
+
+
+def test_first_user_has_the_marks_of_the_time_without_users(
+    stored: tuple[Db, str], local: Browser, log: Log
+) -> None:
+    log.pages(3)
+    ids = [each["id"] for each in entries(local)]
+    send(local, "/changes/read", entry=ids[0], one=ids[0])
+    put_user(log.db, "anna")
+    with browsers_of(stored[1], OPEN) as browsers:
+        anna = browsers()
+        anna.sign_in("anna")
+        assert [each["id"] for each in entries(anna)] == ids[1:]
+        put_user(log.db, "vic", Role.VIEWER)
+        vic = browsers(address="203.0.113.10")
+        vic.sign_in("vic")
+        assert entries(vic) == []

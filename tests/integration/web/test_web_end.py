@@ -37,7 +37,7 @@ def test_open_streams_do_not_delay_shutdown(freshet: Freshet) -> None:
         client.sendall(STREAM)
         assert client.recv(100).startswith(b"HTTP/1.1 200")
     # A browser with an idle keep-alive connection.
-    with httpx.Client() as browser:
+    with httpx.Client(timeout=60) as browser:
         browser.get(served.url)
         began = time.monotonic()
         assert served.stop() == (0, "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from crawler.planning.budget_curve import FeedResults, verdict_of_feed
 from crawler.storage.users import Role
 from tests.integration.harness import Db, Row
 from tests.integration.known_feeds import feed, some_feeds
@@ -49,21 +48,19 @@ def test_curve_shows_missed_posts_by_budget(stored: tuple[Db, str]) -> None:
         points = found["requests_per_day"]
         assert points == sorted(points)
         assert len(points) > 5
-        assert found["missed_share"][0] > 0.5
-        assert found["missed_share"][-1] < 0.01
-        assert found["delay_hours"][0] > found["delay_hours"][-1]
+        assert found["share"][0] > 0.5
+        assert found["share"][-1] < 0.01
+        assert found["hours"][0] > found["hours"][-1]
         assert found["price"][0] > found["price"][-1]
-        assert (found["feeds"], found["sampled"]) == (5, 5)
-        assert found["curves"][0]["url"] == "https://feeds.test/busy"
-        assert sum(each["posts_per_day"] for each in found["curves"]) == pytest.approx(
-            found["posts_per_day"]
-        )
+        assert (found["targets"], found["sampled"]) == (5, 5)
+        assert found["parts"][0]["url"] == "https://feeds.test/busy"
+        assert sum(each["amount"] for each in found["parts"]) == pytest.approx(found["amount"])
         assert found["current"]["requests_per_day"] == pytest.approx(20), "every 6 hours"
 
         few = browser.get(f"{API}/forecast?budget=3").json()
         many = browser.get(f"{API}/forecast", params={"budget": "12/day"}).json()
-        assert few["planned"]["missed_share"] > many["planned"]["missed_share"]
-        busy = next(each for each in few["feeds"] if each["url"].endswith("busy"))
+        assert few["planned"]["share"] > many["planned"]["share"]
+        busy = next(each for each in few["parts"] if each["url"].endswith("busy"))
         assert busy["verdict"] == "loses"
         part = browser.get("/budget/feeds?budget=6", headers=PARTIAL)
         assert part.text.strip().startswith('<div id="figures">')
@@ -80,9 +77,7 @@ def test_a_dry_run_of_feeds_becomes_a_plan(stored: tuple[Db, str]) -> None:
         assert db.plans.count_documents({}) == 0, "a dry run stores nothing"
         assert preview["planned"]["requests_per_day"] <= 6
         expected = browser.get(f"{API}/forecast?budget=6").json()["planned"]
-        assert preview["planned"]["missed_share"] == pytest.approx(
-            expected["missed_share"], abs=0.05
-        )
+        assert preview["planned"]["share"] == pytest.approx(expected["share"], abs=0.05)
         assert preview["moves"]
         shown = browser.get("/budget/feeds?budget=6").text
         assert "scrapy replan --kind feeds --policy optimal --budget 6" in shown
@@ -97,7 +92,7 @@ def test_a_dry_run_of_feeds_becomes_a_plan(stored: tuple[Db, str]) -> None:
         assert db.targets.count_documents({"plan.id": plan["_id"]}) == 5
         assert db.targets.count_documents({"plan.id": plan["_id"], "kind": "item"}) == 0
         assert applied["result"]["totals"]["missed_share"] == pytest.approx(
-            preview["planned"]["missed_share"], abs=0.001
+            preview["planned"]["share"], abs=0.001
         )
         entry = db.audit.find_one({"action": "POST /budget/feeds/apply"})
         assert entry
@@ -173,16 +168,3 @@ def test_viewers_see_the_feed_curve_but_cannot_write(stored: tuple[Db, str]) -> 
         token = {"csrf": browser.token("/account")}
         for action in ("preview", "apply", "again"):
             assert browser.post(f"/budget/feeds/{action}", token).status_code == 403
-
-
-def test_verdict_compares_missed_posts_then_delay() -> None:
-    def results_of(missed: float, delay: float) -> FeedResults:
-        return {"requests_per_day": 1.0, "missed_share": missed, "delay_hours": delay}
-
-    now = results_of(0.1, 10)
-    assert verdict_of_feed(now, results_of(0.05, 20)) == "wins"
-    assert verdict_of_feed(now, results_of(0.2, 1)) == "loses"
-    assert verdict_of_feed(now, results_of(0.1, 9)) == "wins"
-    assert verdict_of_feed(now, results_of(0.101, 11)) == "loses"
-    assert verdict_of_feed(now, results_of(0.1, 10.2)) == "same"
-    assert verdict_of_feed(results_of(0, 0), results_of(0, 0)) == "same"

@@ -14,6 +14,7 @@ from crawler.reports.feeds import AddReport
 from crawler.storage import feed_reader, users
 from crawler.storage.client import Database
 from crawler.storage.feed_reader import NEWEST_FIRST
+from crawler.storage.readers import Reader, document_of
 from crawler.utils.time import NEVER
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Freshet, Pages
@@ -102,24 +103,20 @@ def test_concurrent_read_marks_are_all_kept(stored: tuple[Db, str]) -> None:
     db, uri = stored
     keys = [put_post(db, FEED, name) for name in ("a", "b", "c")]
 
-    async def mark(adb: Database) -> frozenset[str]:
+    async def mark(adb: Database) -> list[bool]:
         a, b, c = [await feed_reader.post_of(adb, key) or {} for key in keys]
-        reading = await feed_reader.reading_of(adb, "anna", NOW)
-        # Each request read the marks before the other one wrote.
-        await feed_reader.mark_read(adb, reading, a)
-        await feed_reader.mark_read(adb, reading, b)
-        reading = await feed_reader.reading_of(adb, "anna", NOW)
-        assert reading.feeds[FEED].read == {keys[0], keys[1]}
-        await feed_reader.mark_read(adb, reading, c)
-        assert await feed_reader.mark_unread(adb, reading, a)
-        return (await feed_reader.reading_of(adb, "anna", NOW)).feeds[FEED].read
+        # Each request reads the marks before another one writes.
+        await asyncio.gather(*(feed_reader.mark_read(adb, "anna", post, NOW) for post in (a, b, c)))
+        assert await feed_reader.mark_unread(adb, "anna", a, NOW)
+        reader = await feed_reader.reader_of(adb, "anna", NOW)
+        return [feed_reader.has_read(reader, post) for post in (a, b, c)]
 
-    assert on(uri, mark) == {keys[1], keys[2]}
+    assert on(uri, mark) == [False, True, True]
 
 
 def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) -> None:
-    put_feed(database, FEED, "News/Local")
-    put_feed(database, OTHER, "Sport")
+    put_feed(database, FEED, "News/Local", visited_at=NOW)
+    put_feed(database, OTHER, "Sport", visited_at=NOW)
     put_post(database, FEED, "n1")
     put_post(database, OTHER, "s1")
     page = local.get("/feeds?folder=News").text
@@ -136,6 +133,50 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
     local.post("/feeds/read-all", form)
     assert "Nothing unread" in local.get("/feeds").text
     assert len(titles(local.get("/feeds?all=true").text)) == 3
+
+
+def test_marking_all_posts_can_be_undone_until_the_next_mark(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, "News")
+    put_feed(database, OTHER, "Sport")
+    first = put_post(database, FEED, "n1")
+    put_post(database, OTHER, "s1")
+    form = {"until": datetime.now(UTC).isoformat(), "csrf": local.token("/feeds/add")}
+    csrf = {"X-CSRF-Token": form["csrf"]}
+    done = local.post("/feeds/read-all", form | {"folder": "News"})
+    page = local.get(done.headers["location"]).text
+    assert "Marked all posts of this folder as read." in page
+    assert titles(local.get("/feeds").text) == ["Title s1"]
+    undone = local.post("/feeds/undo", form | {"folder": "News"})
+    assert titles(local.get(undone.headers["location"]).text) == ["Title n1"]
+    done = local.post("/feeds/read-all", form)
+    assert "data-undo" in local.get(done.headers["location"]).text
+    unread = local.request("POST", "/api/v1/feeds/undo", headers=csrf)
+    assert [row["unread"] for row in unread.json()["feeds"]] == [1, 1]
+    assert local.request("POST", "/api/v1/feeds/undo", headers=csrf).status_code == 409
+    done = local.post("/feeds/read-all", form)
+    local.post("/feeds/read", {"post": first, "read": "false"} | form)
+    assert "data-undo" not in local.get(done.headers["location"]).text
+    assert local.request("POST", "/api/v1/feeds/undo", headers=csrf).status_code == 409
+
+
+def test_new_feeds_are_waited_for(local: Browser, database: Db) -> None:
+    upload(local, OPML)
+    page = local.get("/feeds").text
+    assert "Nothing is running, so no feed is read" in page
+    assert "every 2s" not in page
+    now = datetime.now(UTC)
+    process = {"id": "x", "host": "other", "pid": 1, "place": "p", "began": "b"}
+    times = {"since": now, "until": now + HOUR}
+    database.leases.insert_one(
+        {"_id": "service", "number": 1, "shared": "", "holders": [process | times]}
+    )
+    page = local.get("/feeds").text
+    assert "1 feed is being read for the first time" in page
+    assert "every 2s" in page
+    put_post(database, "feeds https://a.example/feed", "one")
+    htmx = {"HX-Request": "true"}
+    assert local.get("/feeds", headers=htmx).headers["hx-refresh"] == "true"
+    assert "every 2s" not in local.get("/feeds").text
 
 
 def test_a_folder_has_no_posts_of_a_feed_with_the_same_url_elsewhere(
@@ -165,13 +206,13 @@ def test_post_before_the_time_of_all_feeds_stays_read(local: Browser, database: 
 def test_reader_state_is_bounded(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler.storage.feed_reader.MAX_READ", 4)
+    monkeypatch.setattr("crawler.storage.readers.MAX_ITEMS", 4)
     put_feed(database, FEED)
     keys = [put_post(database, FEED, f"p{n}", n) for n in range(1, 9)]
     for key in keys[:7]:
         assert local.request("POST", "/api/v1/feeds/read", json={"post": key}).status_code == 200
-    (row,) = database.reading.find()
-    assert len(row["read"]) <= 4
+    (row,) = database.readers.find()
+    assert 1 <= len(row["items"]) <= 4
     assert not titles(local.get("/feeds").text), "older posts were not merged into the read time"
 
 
@@ -246,9 +287,12 @@ def test_a_post_shows_what_changed(local: Browser, database: Db) -> None:
              "at": NOW - at * HOUR, "content": {"main_text": words}}
         )  # fmt: skip
     page = local.request("GET", "/feeds/post", params={"id": key}).text
-    assert "<mark>main_text: The price is </mark>12<mark> euros.</mark>" in page
+    assert "The price is <del>10</del> euros." in page
+    assert "The price is <ins>12</ins> euros." in page
     post = local.request("GET", "/api/v1/feeds/post", params={"id": key}).json()
-    assert [version["diff"] != [] for version in post["versions"]] == [True, False]
+    assert [[field["name"] for field in version["fields"]] for version in post["versions"]] == [
+        ["main_text"], [],
+    ]  # fmt: skip
     assert local.get("/feeds/post?id=nope").status_code == 404
 
 
@@ -387,15 +431,18 @@ def test_browser_import_requires_a_csrf_token(anna: Browser, vic: Browser, datab
 
 def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
-    key = put_post(database, FEED, "one")
-    local.request("POST", "/api/v1/feeds/read", json={"post": key})
+    put_post(database, FEED, "one")
+    until = {"feed": FEED, "until": NOW.isoformat()}
+    assert local.request("POST", "/api/v1/feeds/read-all", json=until).status_code == 204
+    assert [row["sources"][0]["source"] for row in database.readers.find()] == [FEED]
     page = local.request("GET", "/feeds/remove", params={"id": FEED}).text
     assert "1 post" in page
     assert database.posts.count_documents({}) == 1
     form = {"id": FEED, "csrf": local.token("/feeds/add")}
     assert local.post("/feeds/remove", form).status_code == 303
-    counts = {name: database[name].count_documents({}) for name in ("posts", "targets", "reading")}
-    assert counts == {"posts": 0, "targets": 0, "reading": 0}
+    counts = {name: database[name].count_documents({}) for name in ("posts", "targets")}
+    assert counts == {"posts": 0, "targets": 0}
+    assert [row["sources"] for row in database.readers.find()] == [[]]
     assert local.post("/feeds/remove", form).status_code == 404
     assert database.audit.find_one({"action": "POST /feeds/remove"})["detail"].startswith(FEED)
 
@@ -411,16 +458,15 @@ def test_viewers_cannot_change_feeds(vic: Browser, database: Db) -> None:
 
 
 def test_removing_a_user_deletes_their_read_marks(browsers: Browsers, database: Db) -> None:
-    database.reading.insert_one(
-        {"_id": "anna ", "reader": "anna", "feed": "", "until": NOW, "read": []}
-    )
+    for name in ("anna", "anna posts", "annabel"):
+        database.readers.insert_one(document_of(Reader(name, NOW)) | {"_id": name})
 
     async def removed() -> None:
         async with browsers.app.state.database.opened() as store:
             await users.remove(store.db, "anna")
 
     browsers.loop.run_until_complete(removed())
-    assert database.reading.count_documents({}) == 0
+    assert [row["_id"] for row in database.readers.find()] == ["annabel"]
 
 
 def add(browser: Browser, url: str, **more: str) -> Any:

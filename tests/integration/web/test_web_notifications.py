@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -88,8 +89,8 @@ def put_change(db: Db) -> None:
         )  # fmt: skip
         db.visits.insert_one(
             {"spider": "shop", "target": PAGE, "outcome": "changed", "at": at, "changed": 1,
-             "event": True, "content_hash": content_hash, "status": 200, "get_size": 1,
-             "update_size": 0, "diff_size": 0}
+             "event": True, "news": True, "content_hash": content_hash, "status": 200,
+             "get_size": 1, "update_size": 0, "diff_size": 0}
         )  # fmt: skip
 
 
@@ -328,3 +329,39 @@ def test_crawls_mark_events_of_stored_rules(
 
     assert asyncio.run(wanted("other")) is None
     assert {str(event) for event in asyncio.run(wanted("shop")).events} == {"changed", "gone"}
+
+
+def test_rule_is_a_sentence(local: Browser, database: Db) -> None:
+    put_change(database)
+    page = local.get("/notifications").text
+    assert "What would it have sent?" in page
+    words = {"what": "falls", "percent": "5", "site": "shop", "category": "", "channel": "team"}
+    shown = local.get(f"/notifications/preview?{urlencode(words)}").text
+    assert "1 message; none was sent." in shown
+    shown = local.get(f"/notifications/preview?{urlencode(words | {'percent': '50'})}").text
+    assert "No message" in shown
+    for number, name in enumerate(("price-falls-shop", "price-falls-shop-2"), start=1):
+        assert send(local, "/sentence", **words).status_code == 303
+        stored = database.notification_rules.find_one({"_id": name})
+        assert stored["keys"]["when"] == ["price falls by 5 %"]
+        assert database.notification_rules.count_documents({}) == number
+    send(local, "/sentence", **words | {"what": "broken", "site": ""})
+    assert database.notification_rules.find_one({"_id": "broken"})["keys"]["sites"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"what": "x"}, "choose what happens"),
+        ({"channel": ""}, "choose who is told"),
+        ({"percent": "much"}, "not a number, such as 5"),
+    ],
+)
+def test_problem_of_a_sentence_is_shown(
+    local: Browser, database: Db, change: dict[str, str], problem: str
+) -> None:
+    words = {"what": "falls", "percent": "5", "site": "", "category": "", "channel": "team"}
+    answer = send(local, "/sentence", **words | change)
+    assert answer.status_code == 422
+    assert problem in answer.text
+    assert database.notification_rules.count_documents({}) == 0

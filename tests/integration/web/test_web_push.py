@@ -45,7 +45,7 @@ def test_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db, hu
     put(database, f"{hub.url}/hub")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    words = ("web", "--port", port, "--public-url", url, "--push-check-seconds", 1)
+    words = ("web", "--port", port, "--no-service", "--public-url", url, "--push-check-seconds", 1)
     process, _ = started(freshet, *words, FRESHET_RESPONSE_MB=3)
     until_state(database, "active")
     assert push_of(database)["callback"] == f"{url}/websub"
@@ -73,6 +73,7 @@ def test_second_app_does_not_request_subscriptions(
     put_user(database, "anna")
     words = (
         "web",
+        "--no-service",
         "--port",
         0,
         "--public-url",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -54,20 +55,27 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
 
 PUBLIC = {
     ("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/changes/feed.atom"),
+    ("GET", "/search/feed.atom"),
 }  # fmt: skip
 # Viewers can change only their own session, password, API tokens and read marks.
 OF_VIEWERS = {
-    ("POST", "/sign-out"), ("POST", "/account/password"), ("POST", "/account/tokens/revoke"),
+    ("POST", "/sign-out"), ("POST", "/account/password"), ("POST", "/account/tokens"),
+    ("POST", "/account/tokens/revoke"),
 } | {
     ("POST", f"/changes/{name}")
-    for name in ("read", "read-all", "mute", "unmute", "since", "feed", "feed/end")
+    for name in ("read", "read-all", "undo", "mute", "unmute", "since", "feed", "feed/end")
 } | {
     ("POST", "/api/v1/changes/read"), ("POST", "/api/v1/changes/read-all"),
+    ("POST", "/api/v1/changes/undo"),
     ("POST", "/api/v1/changes/mutes"), ("DELETE", "/api/v1/changes/mutes"),
     ("PUT", "/api/v1/changes/unread"),
     ("POST", "/api/v1/changes/feed"), ("DELETE", "/api/v1/changes/feed"),
-    ("POST", "/feeds/read"), ("POST", "/feeds/read-all"),
+    ("POST", "/feeds/read"), ("POST", "/feeds/read-all"), ("POST", "/feeds/undo"),
     ("POST", "/api/v1/feeds/read"), ("POST", "/api/v1/feeds/read-all"),
+    ("POST", "/api/v1/feeds/undo"),
+} | {
+    ("POST", f"{area}/search/saved{name}")
+    for area, name in product(("", "/api/v1"), ("", "/remove", "/feed", "/feed/end"))
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tests.integration.web.served import Served
 
 def test_serves_until_sigterm(freshet: Freshet) -> None:
     served = Served(freshet)
-    assert httpx.get(served.url).status_code == 200
+    assert httpx.get(served.url, timeout=60).status_code == 200
     head = httpx.head(served.url)
     assert (head.status_code, head.content) == (200, b"")
     assert "server" not in head.headers
@@ -70,7 +70,7 @@ def test_unsafe_or_invalid_options_are_one_line_errors(
 def test_public_host_requires_users(freshet: Freshet, database: Db) -> None:
     put_user(database, "anna")
     served = Served(freshet, "--host", "0.0.0.0")
-    assert httpx.get(f"http://127.0.0.1:{served.port}/").status_code == 303
+    assert httpx.get(f"http://127.0.0.1:{served.port}/", timeout=60).status_code == 303
     assert served.stop()[0] == 0
 
 
@@ -359,7 +359,7 @@ def test_ambiguous_and_broken_bodies_leave_no_trace(freshet: Freshet, database: 
         client.sendall(POST_HEAD + FORM + b"Content-Length: 99\r\n\r\nx")
         time.sleep(0.2)
     time.sleep(0.2)
-    assert httpx.get(f"{served.url}sign-in").status_code == 200
+    assert httpx.get(f"{served.url}sign-in", timeout=60).status_code == 200
     assert served.stop() == (0, "")
 
 

@@ -164,7 +164,7 @@ def test_url_is_analyzed_into_proposals(local: Browser, site: Site) -> None:
     assert response.status_code == 303
     assert response.headers["location"] == "/setup/new?url=https%3A%2F%2Fshop.example%2F"
     assert site.requests[0] == HOME
-    assert len(site.requests) <= 9
+    assert len(site.requests) <= 15
     page = local.get(response.headers["location"])
     assert page.status_code == 200
     assert 'data-pattern="^https?://[^/]+/product/[^/]+/?$"' in page.text
@@ -242,6 +242,7 @@ def test_links_that_match_both_kinds_are_reported(sampled: Browser) -> None:
     page = sampled.get(
         "/setup/preview", params=form(sampled, list_pages="tea", item_pages="/product/")
     )
+    assert "left out, as they would be both" in page.text
     assert "match list and item patterns" in page.text
 
 
@@ -265,7 +266,7 @@ def test_fields_show_their_values_on_other_pages(local: Browser, site: Site) -> 
 def test_a_clicked_element_becomes_a_field(sampled: Browser) -> None:
     urls = [f"{HOME}product/tea-{n}/" for n in range(4)]
     shown = sampled.get("/setup/frame", params={"url": urls[0]})
-    number = re.search(r'<p data-n="(\d+)">€ 1.50', shown.text)
+    number = re.search(r'<p class="price" data-n="(\d+)">€ 1.50', shown.text)
     assert number
     query = {"url": urls[0], "number": number[1], "sample": urls[1:]}
     field = sampled.get("/api/v1/setup/selector", params=query).json()
@@ -295,19 +296,98 @@ def test_new_site_is_saved_for_the_command_line(local: Browser, stored: tuple[Db
     rows = fields(("title", "h1", "text"), ("price", ".price", "price"))
     response = save(local, not_item_pages="tea-0", **rows)
     assert response.status_code == 303
-    assert response.headers["location"] == "/setup/sites/shop?saved=true"
+    assert response.headers["location"] == "/sites/shop?added=true"
     assert definition(stored[1]) == {
         "name": "shop", "start_urls": [HOME], "list_pages": "/category/",
         "item_pages": "/product/", "not_item_pages": "tea-0",
         "fields": {"title": "h1", "price": {"css": ".price", "type": "price"}},
     }  # fmt: skip
-    page = local.get("/setup/sites/shop?saved=true")
+    page = local.get("/sites/shop?added=true")
     assert "scrapy crawl shop" in page.text
     assert 'action="/sites/shop/run"' in page.text
     assert 'href="/sites/shop"' in local.get("/").text
-    assert "No targets yet" in local.get("/sites/shop").text
+    (start,) = local.get("/api/v1/sites/shop/targets").json()["targets"]
+    assert start["url"] == HOME
     assert ">shop</bdi>" in local.get("/setup").text
     assert stored[0].audit.find_one({"detail": "site definition shop"})
+
+
+def test_draft_of_a_shop_needs_only_to_be_saved(local: Browser, site: Site) -> None:
+    page = local.get(begin(local).headers["location"]).text
+    assert re.search(r"A shop: <b>5 items</b> so far", page)
+    assert "Green tea from Uji, " in re.sub("</?bdi>", "", page)
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+    answer = local.request("POST", "/api/v1/setup/proposals", json={"url": HOME}, headers=csrf)
+    draft = answer.json()["draft"]
+    assert draft["item_pages"] == ["^https?://[^/]+/product/[^/]+/?$"]
+    assert draft["list_pages"] == ["^https?://[^/]+/category/[^/]+(?:/page/\\d+)?/?$"]
+    assert [(each["name"], each["type"]) for each in draft["fields"]] == [
+        ("title", "text"), ("price", "price"), ("stock", "text"),
+    ]  # fmt: skip
+    saved = local.request(
+        "PUT", "/api/v1/setup/sites/shop", json={"definition": draft}, headers=csrf
+    )
+    assert saved.is_success, saved.text
+
+
+def test_site_is_told_of_from_its_first_day(local: Browser, database: Db) -> None:
+    empty = local.get("/setup/alert").text
+    assert 'href="/notifications/channels/new"' in empty
+    team = {
+        "csrf": local.token("/notifications/channels/new?service=webhook"), "service": "webhook",
+        "name": "team", "url": "https://hooks.example/x",
+    }  # fmt: skip
+    assert local.post("/notifications/channels", team).is_success
+    assert "<option>team</option>" in local.get("/setup/alert").text
+    wrong = save(local, alert_what="falls", alert_percent="much", alert_channel="team")
+    assert wrong.status_code == 422
+    assert "not a number, such as 5" in wrong.text
+    assert database.sites.count_documents({}) == 0
+    assert save(local, alert_what="falls", alert_percent="7", alert_channel="team").is_redirect
+    (rule,) = local.get("/api/v1/notifications/rules").json()["rules"]
+    assert rule["rule"]["sites"] == ["shop"]
+    assert rule["rule"]["when"] == ["price falls by 7 %"]
+    assert rule["rule"]["channels"] == ["team"]
+
+
+def test_duplicate_keeps_all_keys_under_another_name(
+    local: Browser, stored: tuple[Db, str]
+) -> None:
+    save(local, delay_seconds="2", robots="false")
+    page = local.get("/setup/copy/shop")
+    assert 'name="name" value="shop-2"' in page.text
+    assert 'name="copy_of" value="shop"' in page.text
+    assert save(local, name="shop-2", copy_of="shop", item_pages="/ware/").is_redirect
+    copied, original = definition(stored[1], "shop-2"), definition(stored[1])
+    assert copied == original | {"name": "shop-2", "item_pages": "/ware/"}
+    assert save(local, name="shop", copy_of="shop").status_code == 409
+    assert local.get("/setup/copy/nobody").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("html", "remark"),
+    [
+        ("<button>Load more products</button>", "loads more items when “Load more products”"),
+        ("<a role=button href=#>Mehr anzeigen</a>", "loads more items when “Mehr anzeigen”"),
+        ("<a href=/category/tea/page/2/>Show more</a>", None),
+        ("<button>Read more about us</button>", None),
+        ("<a href=/price-list.PDF>Prices</a>", "link to 1 document, such as a PDF"),
+    ],
+)
+def test_what_is_not_seen_is_said(
+    local: Browser, site: Site, html: str, remark: str | None
+) -> None:
+    site.pages[f"{HOME}category/tea/"] += html
+    shown = local.get(begin(local).headers["Location"]).text
+    assert ('class="notice warn"' in shown) == (remark is not None)
+    assert remark is None or remark in shown
+
+
+def test_unreadable_items_are_said_with_the_reason(local: Browser, site: Site) -> None:
+    for number in range(4):
+        del site.pages[f"{HOME}product/tea-{number}/"]
+    shown = local.get(begin(local).headers["Location"]).text
+    assert "cannot be read: the server responded with status 404" in shown
 
 
 @pytest.mark.parametrize(
@@ -705,7 +785,7 @@ def test_the_json_api_fetches_samples_and_returns_values(local: Browser) -> None
         "fields": [{"name": "price", "selector": ".price", "type": "price"}],
     }  # fmt: skip
     before = send("values", shop).json()
-    assert len(before["samples"]) == 3, "the samples are not the pages fetched for proposals"
+    assert len(before["samples"]) == 4, "the samples are not the pages fetched for proposals"
     fetched = send("pages", shop).json()
     assert len(fetched["pages"]) == 4
     assert list(fetched["problems"].values()) == ["the server responded with status 404"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from crawler.config import Config
 from crawler.reports.site_history import category_tree, freshness_by_day
 from crawler.reports.sites import tags_of
 from crawler.storage import site_queries
+from crawler.storage.paging import later
 from crawler.storage.site_queries import TargetFilter, TargetStatus, spans_of_hour
 from crawler.storage.sites import Site
 from crawler.storage.store import opened
@@ -78,7 +80,7 @@ def post(browser: Browser, path: str, **fields: str) -> Any:
 
 def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     put_target(database, "shop", "https://shop.example/")
-    for path in ("/", "/sites/shop"):
+    for path in ("/", "/sites/shop/schedule"):
         assert "the numbers were read" not in local.get(path).text
     entries = local.app.state.figures._entries
     entries["site", "shop"].value["at"] -= timedelta(minutes=7)
@@ -86,7 +88,7 @@ def test_cached_figures_show_their_age(local: Browser, database: Db) -> None:
     estimates.value = replace(estimates.value, at=estimates.value.at - timedelta(minutes=9))
     for entry in entries.values():
         entry.until = math.inf
-    for path in ("/", "/sites/shop"):
+    for path in ("/", "/sites/shop/schedule"):
         page = local.get(path).text
         assert page.count("the numbers were read") == 2
         assert "7 min ago" in page
@@ -209,14 +211,14 @@ def test_muted_targets_and_patterns_are_listed_and_unmuted(local: Browser, datab
     put_target(database, "shop", "http://a/2", muted_at=NOW, next_visit=NEVER)
     put_target(database, "shop", "http://a/3", gone=True, next_visit=NEVER)
     put_target(database, "shop2", "http://a/4", muted_at=NOW, next_visit=NEVER)
-    muted = "/sites/shop?state=muted"
-    found = local.get(f"/api/v1{muted.replace('?', '/targets?')}").json()["targets"]
+    muted = "/sites/shop/lists?state=muted"
+    found = local.get(f"/api/v1{muted.replace('lists', 'targets')}").json()["targets"]
     assert [row["url"] for row in found] == ["http://a/2"]
     assert "No pattern hides changes of visited pages" in local.get(muted).text
     post(local, "/changes/mute", pattern="/calendar/")
     page = local.get(muted).text
     assert (page.count("Unmute"), "/calendar/" in page) == (1, True)
-    assert "/calendar/" not in local.get("/sites/shop").text
+    assert "/calendar/" not in local.get("/sites/shop/lists").text
     done = post(local, "/changes/unmute", pattern="/calendar/", back=muted)
     assert (done.status_code, done.headers["location"]) == (303, muted)
     action = re.search(r'action="(/targets/[^"]*/unmute)"', page)
@@ -246,7 +248,7 @@ def test_search_stops_at_its_limit_and_continues(
         assert answer["is_partial"] == (cursor is not None)
     assert found == ["http://a/05x", "http://a/34x"]
     assert pages == 4
-    assert "Continue the search" in local.get("/sites/shop?q=x").text
+    assert "Continue the search" in local.get("/sites/shop/lists?q=x").text
 
 
 def test_lists_use_indexes(database: Db) -> None:
@@ -265,7 +267,7 @@ def test_lists_use_indexes(database: Db) -> None:
         for key in (None, tuple(whole[20][name] for name, _ in order)):
             query = indexed
             if key is not None:
-                query = {"$and": [indexed, site_queries.later(order, key)]}
+                query = {"$and": [indexed, later(order, key)]}
             found = database.targets.find(query).sort(order).limit(10)
             stats = found.explain()
             plan = json.dumps(stats["queryPlanner"]["winningPlan"])
@@ -288,7 +290,8 @@ def test_the_page_of_a_site_shows_hostile_texts_as_text(local: Browser, database
         if line.startswith("/sites/")
     ]
     assert links
-    for link in {*links, f"{links[0].split('?')[0]}/visits", "/"}:
+    home = links[0].partition("?")[0].removesuffix("/lists")
+    for link in {*links, home, *(f"{home}/{tab}" for tab in ("lists", "schedule", "visits")), "/"}:
         answer = local.get(link)
         assert answer.status_code == 200, link
         assert HOSTILE not in answer.text
@@ -309,7 +312,9 @@ def test_an_unknown_site_is_not_found(local: Browser) -> None:
 def test_htmx_request_returns_only_the_list(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     headers = {"HX-Request": "true", "HX-Request-Type": "partial"}
-    for path, part in (("/sites/shop", "targets"), ("/sites/shop?q=b", "targets"), ("/", "sites")):
+    for path, part in (
+        ("/sites/shop", "items"), ("/sites/shop/lists?q=b", "targets"), ("/", "sites"),
+    ):  # fmt: skip
         answer = local.get(path, headers=headers)
         assert answer.status_code == 200, path
         assert answer.text.strip().startswith(f'<div id="{part}"')
@@ -317,7 +322,7 @@ def test_htmx_request_returns_only_the_list(local: Browser, database: Db) -> Non
 
 def test_each_row_links_to_its_target(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/1")
-    (path,) = re.findall(r'href="(/targets/[^"]+)"', local.get("/sites/shop").text)
+    (path,) = re.findall(r'href="(/targets/[^"]+)"', local.get("/sites/shop/lists").text)
     page = local.get(path)
     assert page.status_code == 200
     assert "http://a/1" in page.text
@@ -362,10 +367,10 @@ def test_page_of_a_site_shows_alarms_and_paused_hosts(local: Browser, database: 
     put_target(database, "shop", "http://b/1", next_visit=NOW, host="b")
     (row,) = local.get("/api/v1/sites").json()["sites"]
     assert row["next_visit"] == f"{NOW:%Y-%m-%dT%H:%M:%S}Z", "another host is due"
-    page = local.get("/sites/shop").text
+    page = local.get("/sites/shop/lists").text
     assert all(text in page for text in texts.values())
     assert "no visits until" in page
-    assert 'href="/sites/shop#alarms"' in local.get("/").text
+    assert 'href="/sites/shop/lists#alarms"' in local.get("/").text
 
 
 def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
@@ -386,7 +391,7 @@ def test_week_cell_links_to_its_visits(local: Browser, database: Db) -> None:
     assert sum(week["changes"]) == 3
     assert week["visits"][5] == 1
     path = f"/sites/shop/visits?weekday={local_time.weekday()}&hour={local_time.hour}"
-    assert path.replace("&", "&amp;") in local.get("/sites/shop").text
+    assert path.replace("&", "&amp;") in local.get("/sites/shop/schedule").text
     api = local.get(f"/api/v1{path}&limit=2").json()
     assert [row["url"] for row in api["visits"]] == ["http://a/0", "http://a/1"]
     rest = local.get(f"/api/v1{path}&limit=2&cursor={api['next']}").json()
@@ -430,6 +435,17 @@ def test_categories_form_a_tree() -> None:
         (0, "/", 1, "/"), (0, "a", 1, None), (1, "b", 1, "a > b"), (0, "books", 6, "books"),
         (1, "poetry", 2, "books/poetry"), (1, "prose", 3, "books/prose"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [[1, 2], [2, 2], [-1e308, 1e308], [5e-324, 0], [3, 1, 2, 9]])
+def test_a_spark_line_stays_in_its_box(values: list[float]) -> None:
+    line = charts.spark(values)
+    numbers = [float(each) for each in re.findall(r"[MHV ](-?[\d.]+)", line.split('d="')[1])]
+    assert all(0 <= each <= charts.SPARK_WIDTH for each in numbers)
+    heights = [float(each) for each in re.findall(r"V(-?[\d.]+)", line)]
+    assert len(heights) == len(values) - 1
+    assert all(0 <= each <= charts.SPARK_HEIGHT for each in heights)
+    assert 'aria-hidden="true"' in line
 
 
 def test_charts_have_a_label_and_no_inline_style() -> None:
@@ -509,12 +525,29 @@ def test_invalid_tags_stay_in_the_form(local: Browser, database: Db) -> None:
     assert tags_of("") == []
 
 
+def test_site_is_shown_under_the_name_that_a_user_gave_it(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/")
+    put_site(database, "shop")
+    answer = post(local, "/sites/shop/tags", title="  Lamps &  rugs ", tags="")
+    assert answer.status_code == 303
+    for path in ("/", "/sites/shop", "/sites/shop/schedule"):
+        assert "Lamps &amp; rugs</bdi>" in local.get(path).text
+    (found,) = local.get("/api/v1/sites?text=RUGS").json()["sites"]
+    assert (found["name"], found["title"]) == ("shop", "Lamps & rugs")
+    assert '<option value="shop">Lamps &amp; rugs</option>' in local.get("/changes").text
+    assert post(local, "/sites/shop/tags", title="x" * 101).status_code == 422
+    headers = {"X-CSRF-Token": token(local)}
+    answer = local.request("PUT", "/api/v1/sites/shop/title", json={"title": ""}, headers=headers)
+    assert answer.json()["title"] == "shop"
+    assert "title" not in database.sites.find_one()
+
+
 def test_viewers_cannot_change_sites(vic: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/")
     put_site(database, "shop")
     page = vic.get("/").text
-    assert "Run now" not in page
-    assert "Save tags" not in vic.get("/sites/shop").text
+    assert "Check now" not in page
+    assert "Save name and tags" not in vic.get("/sites/shop/schedule").text
     for action in ("run", "pause", "resume", "tags"):
         answer = vic.post(f"/sites/shop/{action}", {"csrf": vic.token("/account"), "tags": "x"})
         assert answer.status_code == 403, action
@@ -553,7 +586,11 @@ def test_failed_crawl_start_is_reported(local: Browser, database: Db) -> None:
     put_target(database, "-x", "http://a/")
     assert post(local, "/sites/-x/run").status_code == 422
     assert post(local, "/sites/nobody/run").status_code == 303
+    # Stopped, or it may have failed before a busy machine has made the page.
+    process = local.app.state.crawls._processes["nobody"]
+    process.send_signal(signal.SIGSTOP)
     assert "starting" in local.get("/").text
+    process.send_signal(signal.SIGCONT)
     crawl = local.app.state.crawls.of("nobody")
     deadline = time.monotonic() + 50
     while crawl.code is None and time.monotonic() < deadline:

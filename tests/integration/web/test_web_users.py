@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 
 import httpx
@@ -227,3 +228,63 @@ def test_public_app_without_users_adds_no_user(stored: tuple[Db, str]) -> None:
         answer = browser.post("/users", form)
         assert answer.headers["location"].startswith("/sign-in")
     assert stored[0].users.count_documents({}) == 0
+
+
+def test_user_adds_a_token_that_is_shown_once(
+    anna: Browser, browsers: Browsers, database: Db
+) -> None:
+    form = {"label": "<b>scraper</b>", "scope": "read", "days": "30", "token_password": PASSWORD}
+    shown = anna.post("/account/tokens", form | {"csrf": anna.token("/account")})
+    assert shown.status_code == 200
+    found = re.search(r'class="command">(freshet_[\w-]+)<', shown.text)
+    assert found
+    assert found[1] not in anna.get("/account").text
+    assert "&lt;b&gt;scraper&lt;/b&gt;" in anna.get("/account").text
+    bearer = {"Authorization": f"Bearer {found[1]}"}
+    me = browsers().get("/api/v1/me", headers=bearer).json()
+    assert me == {"name": "anna", "role": "editor", "can_write": False}
+    assert browsers().get("/metrics", headers=bearer).status_code in (200, 503)
+    (token,) = database.api_tokens.find()
+    assert (token["expires_at"] - token["created_at"]).days == 30
+    assert found[1] not in str(list(database.audit.find()))
+    assert "<b>scraper</b>" in database.audit.find_one({"action": "POST /account/tokens"})["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"token_password": "wrong"}, "This is not your current password"),
+        ({"token_password": ""}, "This is not your current password"),
+        ({"label": "x" * 101}, "100 characters"),
+        ({"scope": "admin"}, "unknown value"),
+        ({"days": "0"}, ""), ({"days": "x"}, ""),
+    ],
+)  # fmt: skip
+def test_invalid_form_adds_no_token(
+    anna: Browser, database: Db, fields: dict[str, str], problem: str
+) -> None:
+    form = {"label": "x", "scope": "read", "days": "", "token_password": PASSWORD} | fields
+    page = anna.post("/account/tokens", form | {"csrf": anna.token("/account")})
+    assert page.status_code == 422
+    assert problem in page.text.replace("&#39;", "'")
+    assert "<details open>" in page.text
+    assert database.api_tokens.count_documents({}) == 0
+
+
+def test_token_of_a_viewer_cannot_write(vic: Browser, browsers: Browsers, database: Db) -> None:
+    page = vic.get("/account").text
+    assert '<option value="read">' in page
+    assert '<option value="write">' not in page
+    form = {"scope": "write", "token_password": PASSWORD, "csrf": vic.token("/account")}
+    shown = vic.post("/account/tokens", form)
+    found = re.search(r'class="command">(freshet_[\w-]+)<', shown.text)
+    assert found
+    bearer = {"Authorization": f"Bearer {found[1]}"}
+    assert browsers().get("/api/v1/me", headers=bearer).json()["can_write"] is False
+    assert browsers().request("POST", "/api/v1/backups", headers=bearer).status_code == 403
+
+
+def test_app_without_users_has_no_tokens(local: Browser, database: Db) -> None:
+    form = {"token_password": "", "csrf": local.token("/users")}
+    assert local.post("/account/tokens", form).status_code == 409
+    assert database.api_tokens.count_documents({}) == 0

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedules.allocation.allocate import Offers, Steps, allocate, cleared, least_parts
-from schedules.allocation.plan import Plan, plan, plan_of, plan_shards
+from schedules.allocation.plan import Plan, Shard, plan, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards
 from schedules.history import Histories, Ints
-from schedules.placement.load import balance, balanced
-from schedules.population import Columns, InMemory, Population, min_per_day, shard_of
+from schedules.placement.load import PlacedShard, balance, balanced
+from schedules.population import InMemory, Population, min_per_day, shard_of
 from schedules.schedule import Schedules
 from schedules.terms import BudgetTooSmall, Terms
 from tests.property.schedules.test_allocate_invariants import SHARES, budget_of, markets
@@ -36,20 +36,20 @@ def case(seed: int, n: int) -> tuple[Population, Histories]:
 
 def in_shards(
     some: Population, past: Histories, current: Schedules, count: int
-) -> tuple[InMemory, list[Ints]]:
+) -> tuple[InMemory[Shard], list[Ints]]:
     """Divide targets into shards; also return the rows of each."""
     number = shard_of(some.key, count)
     rows = [np.flatnonzero(number == shard) for shard in range(count)]
-    columns: list[Columns] = [
-        {
-            "population": some.of(own),
-            "histories": past.of(own),
-            "last": past.until[own],
-            "current": current.of(own),
-        }
+    shards = [
+        Shard(
+            population=some.of(own),
+            histories=past.of(own),
+            last=past.until[own],
+            current=current.of(own),
+        )
         for own in rows
     ]
-    return InMemory(columns), rows
+    return InMemory(shards), rows
 
 
 def planned(
@@ -60,7 +60,7 @@ def planned(
     estimate_shards(shards)
     counts = np.array([len(own) for own in rows])
     price = plan_shards(shards, counts, min_per_day(some), terms, NOW)
-    plans = [plan_of(columns, price) for columns in shards.columns]
+    plans = [plan_of(shard, price) for shard in shards.shards]
     return list(zip(rows, plans, strict=True))
 
 
@@ -138,12 +138,7 @@ def test_balancing_does_not_depend_on_shard_count(seed: int, crowded: int, count
     expected = balanced(drawn, some, last, NOW)
     number = shard_of(some.key, count)
     rows = [np.flatnonzero(number == shard) for shard in range(count)]
-    shards = InMemory(
-        [
-            {"schedules": drawn.of(own), "population": some.of(own), "last": last[own]}
-            for own in rows
-        ]
-    )
-    balance(shards, NOW)
-    for own, columns in zip(rows, shards.columns, strict=True):
-        assert columns["schedules"].same_as(expected.of(own)).all()
+    shards = [PlacedShard(some.of(own), last[own], drawn.of(own), drawn.of(own)) for own in rows]
+    balance(InMemory(shards), NOW)
+    for own, shard in zip(rows, shards, strict=True):
+        assert shard.schedules.same_as(expected.of(own)).all()

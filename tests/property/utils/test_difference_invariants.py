@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.utils.diff import Matcher, by_word, diff_size, unified
+from crawler.utils.diff import Matcher, by_word, diff_size
+from crawler.utils.edits import DiffBuilder, DiffPart
 
 TEXTS = st.text("ab\n", max_size=40) | st.text(max_size=20)
-LINES = st.lists(st.text("ab ", max_size=4), max_size=12)
+LINES = st.lists(st.text("ab ", min_size=1, max_size=4), max_size=12)
 
 
 @given(TEXTS, TEXTS)
@@ -39,14 +40,23 @@ def test_insertion_counts_its_characters(text: str, inserted: str, at: int) -> N
 
 
 @given(LINES, LINES)
-def test_added_minus_removed_lines_is_length_difference(
-    before: list[str], after: list[str]
-) -> None:
-    body = [line for line in unified(before, after, ("a", "b"))[2:] if not line.startswith("@@")]
-    added = sum(line.startswith("+") for line in body)
-    removed = sum(line.startswith("-") for line in body)
-    assert added - removed == len(after) - len(before)
-    assert bool(body) == (before != after)
+def test_parts_reproduce_the_lines_of_both_sides(before: list[str], after: list[str]) -> None:
+    parts = list(DiffBuilder(Matcher()).parts(before, after))
+    assert side(parts, "deleted", before) == before
+    assert side(parts, "inserted", after) == after
+    assert any(part["kind"] == "changed" for part in parts) == (before != after)
+
+
+def side(parts: list[DiffPart], kind: str, lines: list[str]) -> list[str]:
+    """Return the lines of one side; folded ones are taken from `lines`."""
+    shown: list[str] = []
+    for part in parts:
+        texts = [each["text"] for each in part["segments"] if each["kind"] in ("same", kind)]
+        if part["kind"] == "folded":
+            shown += lines[len(shown) : len(shown) + part["lines"]]
+        elif any(texts):
+            shown += "".join(texts).split("\n")
+    return shown
 
 
 @given(LINES, LINES, st.sampled_from([0, 4, 1000]))

@@ -149,7 +149,6 @@ def test_only_planner_replans_and_prunes(compose: Part) -> None:
     )
     assert (planner.replan_hours, planner.prunes) == (24, True)
     assert (worker.replan_hours, worker.prunes) == (0, False)
-    assert planner.names == worker.names == ["wrappers/"]
     for name in ("planner", "worker"):
         everything = words_of(compose["services"][name]["command"], WRAPPERS="")
         assert parsed_options(everything).names == []
@@ -170,7 +169,6 @@ def test_services_depend_on_and_reach_their_servers(compose: Part, name: str) ->
         assert "healthcheck" in compose["services"][server]
         assert set(compose["services"][server]["networks"]) <= set(service["networks"])
     assert seconds(service["stop_grace_period"]) > MAX_SHUTDOWN_SECONDS
-    assert service["init"] is True
     written = [place.split(":")[0] for place in service["tmpfs"]]
     written += [volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")]
     assert env["FRESHET_DATA_DIR"] in written, "other folders are read-only"
@@ -188,24 +186,14 @@ def test_the_web_app_serves_the_published_port(compose: Part) -> None:
     assert f"http://127.0.0.1:{opts.port}/health" in service["healthcheck"]["test"][-1]
 
 
-def test_services_have_limits_and_publish_only_to_localhost(compose: Part) -> None:
+def test_services_publish_only_to_localhost_and_have_time_to_end(compose: Part) -> None:
     for service in compose["services"].values():
-        assert service["mem_limit"]
-        assert service["restart"] == "unless-stopped"
         assert seconds(service["stop_grace_period"]) >= 30
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         named = {volume.split(":")[0] for volume in service["volumes"]}
         assert {name for name in named if not name.startswith(".")} <= compose["volumes"].keys()
         assert set(service["networks"]) <= compose["networks"].keys()
     assert compose["networks"]["store"]["internal"] is True
-
-
-def test_valkey_persists_and_never_evicts_keys(compose: Part) -> None:
-    words = compose["services"]["valkey"]["command"]
-    given = dict(zip(words[1::2], words[2::2], strict=True))
-    assert given == {
-        "--appendonly": "yes", "--maxmemory": "512mb", "--maxmemory-policy": "noeviction",
-    }  # fmt: skip
 
 
 def test_folder_names_expand_to_their_site_definitions(tmp_path: Path) -> None:
@@ -238,7 +226,6 @@ def test_systemd_unit_is_hardened_and_valid(template: str, tmp_path: Path) -> No
         "PrivateTmp": "true", "SystemCallFilter": "@system-service", "RestrictNamespaces": "true",
     }  # fmt: skip
     assert strict.items() <= settings.items()
-    assert settings["MemoryMax"] == ("4G" if template == SERVICE else "1G")
     assert set(settings["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
     places = [f"-{ROOT}", f"-{tmp_path}/of data", f"-{tmp_path}/metrics", "-%C/freshet"]
     assert shlex.split(settings["ReadWritePaths"]) == places

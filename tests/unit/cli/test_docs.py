@@ -85,8 +85,7 @@ def test_relative_links_point_to_existing_files(page: str) -> None:
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")))
-def test_pictures_are_small_and_used(picture: Path) -> None:
-    assert picture.stat().st_size < 60_000
+def test_pictures_are_used(picture: Path) -> None:
     pages = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
     assert any(f"pictures/{picture.name})" in page for page in pages)
     # GitHub does not render SVG images that load external resources.

@@ -1,21 +1,21 @@
-"""Side-by-side comparison of two texts: sentences, their alignment, and the words that differ."""
+"""Side-by-side comparison of two texts by sentences, and the words that differ."""
 
 from __future__ import annotations
 
-from crawler.reports.duplicates import GAP, MAX_SENTENCES, DiffRow, diff_rows, is_long, sentences
+from crawler.reports.duplicates import MAX_SENTENCES, by_sentence, is_long, sentences
+from crawler.utils.edits import MAX_CHARACTERS, DiffPart
 
 TEXT = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 
 
-def compared_rows(left: str, right: str) -> list[tuple[str, str, str]]:
-    return [(row["mark"], row["left"], row["right"]) for row in diff_rows(left, right)]
+def marked(part: DiffPart) -> str:
+    """Return the text of a part with marks around the words of one side."""
+    marks = {"deleted": "[-{}-]", "inserted": "{{+{}+}}"}
+    return "".join(marks.get(each["kind"], "{}").format(each["text"]) for each in part["segments"])
 
 
-def marked_words(row: DiffRow) -> tuple[list[str], list[str]]:
-    return (
-        [row["left"][start:stop] for start, stop in row["left_spans"]],
-        [row["right"][start:stop] for start, stop in row["right_spans"]],
-    )
+def compared(left: str, right: str) -> list[tuple[str, int, str]]:
+    return [(part["kind"], part["lines"], marked(part)) for part in by_sentence(left, right)]
 
 
 def test_splits_sentences_in_several_languages() -> None:
@@ -44,47 +44,43 @@ def test_long_sentences_are_split_and_control_characters_removed() -> None:
     assert sentences("") == []
 
 
-def test_texts_equal_except_case_and_spaces_are_collapsed() -> None:
-    (gap,) = diff_rows(TEXT, TEXT.upper().replace(" ", "  "))
-    assert (gap["mark"], gap["left_out"]) == (GAP, 4)
+def test_texts_equal_except_case_and_spaces_are_folded() -> None:
+    assert compared(TEXT, TEXT.upper().replace(" ", "  ")) == [("folded", 4, "")]
 
 
-def test_changed_sentence_is_aligned_with_the_old_one() -> None:
-    pairs = diff_rows(TEXT, TEXT.replace("Monday", "Tuesday").replace("on", "at", 1))
-    assert [row["mark"] for row in pairs] == ["|", " ", GAP]
-    assert marked_words(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
-    assert pairs[2]["left_out"] == 2
+def test_words_of_an_edited_sentence_are_marked() -> None:
+    assert compared(TEXT, TEXT.replace("Monday", "Tuesday").replace("two", "three")) == [
+        (
+            "changed", 2,
+            "The museum opens on [-Monday-]{+Tuesday+}.\n"
+            "It was closed for [-two-]{+three+} years.",
+        ),
+        ("same", 2, "Come and see!\nEntry is free."),
+    ]  # fmt: skip
 
 
-def test_added_and_removed_sentences_have_no_counterpart() -> None:
-    assert compared_rows(TEXT, TEXT.replace(" It was closed for two years.", "")) == [
-        (" ", "The museum opens on Monday.", "The museum opens on Monday."),
-        ("<", "It was closed for two years.", ""),
-        (" ", "Come and see!", "Come and see!"),
-        (GAP, "", ""),
+def test_added_and_removed_sentences_have_one_side() -> None:
+    assert compared(TEXT, TEXT.replace(" It was closed for two years.", "")) == [
+        ("same", 1, "The museum opens on Monday."),
+        ("changed", 1, "[-It was closed for two years.-]"),
+        ("same", 2, "Come and see!\nEntry is free."),
     ]
-    assert compared_rows("", "New.") == [(">", "", "New.")]
-    assert diff_rows("", "") == []
-
-
-def test_edited_sentence_is_aligned_despite_insertions() -> None:
-    right = TEXT.replace(
-        "It was closed for two years.",
-        "Something new stands here instead. It was closed for three years.",
-    )
-    assert [mark for mark, _, _ in compared_rows(TEXT, right)] == [" ", ">", "|", " ", GAP]
+    assert compared("", "New.") == [("changed", 1, "{+New.+}")]
+    assert compared("", "") == []
 
 
 def test_marks_differing_chinese_words() -> None:
-    (row,) = diff_rows("博物馆星期一重新开放。", "博物馆星期二重新开放。")
-    assert marked_words(row) == (["一"], ["二"])
+    assert compared("博物馆星期一重新开放。", "博物馆星期二重新开放。") == [
+        ("changed", 1, "博物馆星期[-一-]{+二+}重新开放。")
+    ]
 
 
 def test_only_beginnings_of_long_texts_are_compared() -> None:
     left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
     assert is_long(left)
     assert not is_long(TEXT)
-    assert [row["left_out"] for row in diff_rows(left, left)] == [MAX_SENTENCES]
-    assert diff_rows(left, left.replace("nothing", "less"))[0]["mark"] == "|"
-    assert len(diff_rows("a. " * 9000, "a. " * 8000 + "b.")) == 1
-    assert diff_rows("no end " * 2000, "never an end " * 2000)
+    assert [part["lines"] for part in by_sentence(left, left)] == [MAX_SENTENCES]
+    (part,) = by_sentence(left, left.replace("nothing", "less"))
+    assert (part["kind"], part["lines"]) == ("changed", MAX_SENTENCES)
+    characters = sum(len(each["text"]) for each in part["segments"])
+    assert 50_000 < characters < MAX_CHARACTERS + 1000

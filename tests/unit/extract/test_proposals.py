@@ -100,6 +100,32 @@ def test_item_patterns_exclude_list_pages() -> None:
     assert len(first.urls) == 8
 
 
+def test_two_categories_of_one_folder_are_one_list_with_their_names() -> None:
+    menu = (("/c/lamps.html", "Lamps"), ("/c/rugs.html", "Rugs"))
+    pages = [
+        page("/index.html", *menu),
+        page("/c/lamps.html", *products("/p/", ending=".html")),
+        page("/c/rugs.html", *products("/p/", 4, ending=".html")),
+    ]
+    proposals = propose(pages)
+    (lists,) = [each for each in proposals.lists if each.leads]
+    assert lists.pattern == "^https?://[^/]+/c/[^/]+/?$"
+    assert lists.names == ("Lamps", "Rugs")
+    assert lists.leads == (proposals.items[0].pattern,)
+    assert proposals.items[0].names[:2] == TITLES[:2]
+    assert len(proposals.items[0].names) == 4
+
+
+def test_a_list_beside_other_pages_stays_alone() -> None:
+    pages = [
+        page("/", ("/c/lamps", "Lamps"), ("/c/team", "Team")),
+        page("/c/lamps", *products("/p/")),
+        page("/c/team"),
+    ]
+    leads = [each.pattern for each in propose(pages).lists if each.leads]
+    assert "^https?://[^/]+/c/lamps/?$" in leads
+
+
 def test_most_informative_pages_are_fetched_first() -> None:
     home = page("/", *products("/product/"), ("/category/tea/", "Tea"), ("/feed.xml", "Feed"))
     chosen = worth_fetching([home], 3)
@@ -131,3 +157,22 @@ def test_pages_with_many_long_links_stay_fast() -> None:
     assert all(len(page.anchors) <= 3000 for page in pages)
     for proposal in (*proposals.lists, *proposals.items):
         compiled(proposal.pattern)
+
+
+def test_all_sections_of_a_paper_are_proposed_together() -> None:
+    sections = ("politics", "sport", "culture")
+    menu = "".join(f'<a href="/{name}/">{name.title()}</a>' for name in sections)
+    frame = f"<nav>{menu}</nav>"
+    articles = {name: products(f"/{name}/", 10 * n) for n, name in enumerate(sections)}
+    # One section has only two articles.
+    articles["culture"] = articles["culture"][:2]
+    every = [link for links in articles.values() for link in links]
+    pages = [page("/", *every, frame=frame)]
+    pages += [page(f"/{name}/", *links, frame=frame) for name, links in articles.items()]
+    best = propose(pages).items[0]
+    patterns = [best.pattern, *best.alike]
+    for links in articles.values():
+        for path, _ in links:
+            assert any(compiled(each).search(f"{HOST}{path}") for each in patterns), path
+    for name in sections:
+        assert not any(compiled(each).search(f"{HOST}/{name}/") for each in patterns)

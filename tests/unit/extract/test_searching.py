@@ -198,3 +198,29 @@ def test_control_characters_are_removed() -> None:
 def test_words_are_normalized() -> None:
     assert words_of("ＧｉｔＨｕｂ GITHUB github") == ["github"] * 3
     assert bare("Été — à Łódź, ガ") == " ete a łodz ガ "
+
+
+# What people type, the terms of the query, and the excluded ones.
+TYPED = {
+    "oak table": (["oak", "table"], []),
+    '"red lamp" -blue -"old one"': (["red lamp"], ["blue", "old one"]),
+    "“smart quotes” „unten“ x": (["smart quotes", "unten", "x"], []),
+    "state-of-the-art - dash -": (["state of the art", "dash"], []),
+    '"unclosed foo': (["unclosed", "foo"], []),
+    "don't": (["don t"], []),
+    "-car": ([], ["car"]),
+    '!!! "" --': ([], []),
+}
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_typed_queries_have_phrases_and_excluded_words(text: str) -> None:
+    query = Query.parse(text)
+    terms = [[" ".join(term.words) for term in side] for side in (query.terms, query.without)]
+    assert tuple(terms) == TYPED[text]
+
+
+def test_longest_words_of_a_query_are_counted_first() -> None:
+    assert Query.parse('a "red lampshade" 虚拟世界 red').tokens == [
+        "lampshade", "red", "虚拟", "拟世", "世界", "a",
+    ]  # fmt: skip

@@ -104,7 +104,7 @@ def test_numbered_html_has_no_active_content() -> None:
     )
     shown = numbered_html(Selector(html))
     assert re.sub(r' data-n="\d+"', "", shown).replace("\n", "") == (
-        '<p>here</p><a>l</a><img alt="picture"><p>p</p>'
+        '<p class="c">here</p><a>l</a><img alt="picture"><p id="i">p</p>'
     )
     assert 'data-n="7"' not in shown or shown.count('data-n="7"') == 1
 

@@ -37,6 +37,7 @@ from crawler.items import LinkCounts, NoFeed
 from crawler.search import Query, passage, search_words
 from crawler.utils import diff
 from crawler.utils import text as normalization
+from crawler.utils.edits import difference, edits
 from crawler.utils.regex import compiled
 from crawler.utils.sandbox import LimitExceeded, ProcessPool
 from tests.unit.feeding import item, rss
@@ -149,7 +150,8 @@ def compute_diffs(text: str) -> None:
     if diff.is_quick(text, other):
         diff.diff_size(text, other)
     diff.estimated_diff_size(text, other)
-    diff.unified(text.splitlines(), other.splitlines(), ("old", "new"))
+    difference({"text": text}, {"text": other}, diff.Matcher())
+    edits({"text": text}, {"text": other}, 3, 300)
 
 
 def match_patterns(text: str) -> None:

@@ -11,16 +11,14 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from crawler.errors import ConfigError
+from crawler.notify.event_views import EventView, joined, view_of
 from crawler.notify.messages import (
     MAX_TEXT_CHARACTERS,
-    EventView,
     Message,
     Templates,
     check_template,
-    joined,
     message_of,
     rendered,
-    view_of,
 )
 from crawler.notify.rules import data_of
 
@@ -85,7 +83,11 @@ def test_webhooks_get_events_as_json() -> None:
     assert data["more"] == 2
     (shown,) = data["events"]
     assert shown["at"] == "2026-05-01T12:00:00Z"
-    assert shown["changes"][0] == {"name": "price", "before": "10 EUR", "after": "9.50 EUR"}
+    assert shown["changes"][0] == {
+        "name": "price", "before": "10 EUR", "after": "9.50 EUR", "number_before": 10.0,
+        "number_after": 9.5, "unit": "EUR", "direction": "lower", "ratio": pytest.approx(-0.05),
+        "is_price": True,
+    }  # fmt: skip
     assert shown["values"] == {"price": "9.50 EUR", "stock": "3", "tags": "a, b"}
 
 
@@ -226,7 +228,7 @@ def test_joined_events_of_a_page_show_the_edits_of_long_texts() -> None:
         )
         for n, (before, after) in enumerate(pairwise(texts))
     ]
-    shown = [(change.before, change.after) for change in joined(documents).changes]
+    shown = [(change["before"], change["after"]) for change in joined(documents).changes]
     assert shown == [
         ("0 left", "2 left"),
         ("Price: 11 EUR", "Price: 12 EUR"),

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from crawler.extract.item_values import ValueChange, change_of, values_of
 from crawler.items import Event
 from crawler.notify.channels import Channel, first_due
-from crawler.notify.messages import message_in, view_of
+from crawler.notify.event_views import view_of
+from crawler.notify.messages import message_in
 from crawler.notify.rounds import Outlet, add_to, no_deliveries
 from crawler.notify.rules import expectation, is_confirmed
 from crawler.storage.client import Document
@@ -38,12 +40,17 @@ def changed(hours: int, before: object, after: object, **others: object) -> Docu
     return document(hours, title="Lamp", before=values[0], after=values[1])
 
 
+def price_changes(before: int, after: int | None) -> ValueChange:
+    values = (next(iter(values_of({"price": number})), None) for number in (before, after))
+    return change_of("price", *values)
+
+
 def test_events_of_a_page_are_merged_into_one_change() -> None:
     bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7), changed(2, 7, 6)])
     shown = message_in(bundle, PAGE)
     assert (shown.id, shown.type, shown.at) == ("msg_a", "changed", NOON + timedelta(hours=2))
     (event,) = shown.data["events"]
-    assert event["changes"] == [{"name": "price", "before": "9", "after": "6"}]
+    assert event["changes"] == [price_changes(9, 6)]
     assert event["values"] == {"price": "6"}
 
 
@@ -51,7 +58,7 @@ def test_fields_stored_by_only_one_event_are_not_changes() -> None:
     many = [{f"{letter}{number}": 1 for number in range(19)} for letter in "ab"]
     bundle = Bundle("msg_a", [changed(0, 9, 8, **many[0]), changed(1, 8, 7, **many[1])])
     (event,) = message_in(bundle, PAGE).data["events"]
-    assert event["changes"] == [{"name": "price", "before": "9", "after": "7"}]
+    assert event["changes"] == [price_changes(9, 7)]
 
 
 def test_finally_gone_page_has_no_values() -> None:
@@ -59,7 +66,7 @@ def test_finally_gone_page_has_no_values() -> None:
     shown = message_in(Bundle("msg_a", [changed(0, 9, 8), gone]), PAGE)
     (event,) = shown.data["events"]
     assert (event["event"], event["values"]) == ("gone", {})
-    assert event["changes"] == [{"name": "price", "before": "9", "after": None}]
+    assert event["changes"] == [price_changes(9, None)]
 
 
 def test_a_digest_lists_its_events_and_counts_the_others() -> None:
@@ -73,7 +80,7 @@ def test_posts_of_a_feed_are_listed() -> None:
     posts = [{"title": "One", "url": "https://blog.example/1"}, {"title": None, "url": None}]
     view = view_of(document(posts=posts, posts_matching=2))
     assert view.reason == "2 posts"
-    assert [change.after for change in view.changes] == ["One https://blog.example/1", ""]
+    assert [change["after"] for change in view.changes] == ["One https://blog.example/1", ""]
 
 
 def found_posts(hours: int, *posts: tuple[str, str], more: int = 0) -> Document:
@@ -132,6 +139,8 @@ def test_links_lead_to_the_web_app_if_its_url_is_known() -> None:
     [
         ({}, Grouping.NONE),
         ({"debounce_minutes": 5}, PAGE),
+        ({"together": True}, Grouping.RULE),
+        ({"together": True, "digest": "day"}, Grouping.DIGEST),
         ({"debounce_minutes": 5, "digest": "day"}, Grouping.DIGEST),
     ],
 )

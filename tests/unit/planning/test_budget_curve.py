@@ -11,39 +11,41 @@ from hypothesis import strategies as st
 
 from crawler.errors import ConfigError
 from crawler.planning.budget_curve import (
+    FEEDS,
+    PAGES,
     BudgetCurve,
+    BudgetResults,
+    Measure,
     Objective,
-    PageResults,
     forecast,
     place_of,
     sample_points,
     usual_budget,
     value_at,
-    verdict_of,
 )
 from crawler.planning.options import OBJECTIVES
 from crawler.reports.jobs import POLICY_NAMES
 from schedules.terms import POLICIES
 
 
-def results_of(per_day: float, freshness: float, age_days: float | None) -> PageResults:
-    return {"requests_per_day": per_day, "freshness": freshness, "age_days": age_days}
+def results_of(per_day: float, share: float, hours: float | None) -> BudgetResults:
+    return {"requests_per_day": per_day, "share": share, "hours": hours}
 
 
 def curve() -> BudgetCurve:
     """Return the curve of a busy site, which has most of the current requests, and a quiet site."""
     points = [10.0, 20.0, 40.0]
     return {
-        "at": datetime(2026, 3, 2, tzinfo=UTC), "objective": "balanced", "targets": 30,
-        "sampled": 30, "budget_per_day": 30.0, "plans": [], "requests_per_day": points,
-        "price": [None, 5.0, 1.0], "freshness": [0.5, 0.7, 0.8], "age_days": [4.0, 2.0, 1.0],
-        "current": results_of(30.0, 0.6, None), "warnings": [],
-        "sites": [
-            {"site": "busy", "targets": 10, "requests_per_day": [5.0, 15.0, 30.0],
-             "freshness": [0.2, 0.5, 0.7], "age_days": [8.0, 3.0, 1.5],
+        "kind": "pages", "at": datetime(2026, 3, 2, tzinfo=UTC), "objective": "balanced",
+        "targets": 30, "sampled": 30, "budget_per_day": 30.0, "plans": [], "amount": 30.0,
+        "requests_per_day": points, "price": [None, 5.0, 1.0], "share": [0.5, 0.7, 0.8],
+        "hours": [4.0, 2.0, 1.0], "current": results_of(30.0, 0.6, None), "warnings": [],
+        "parts": [
+            {"site": "busy", "url": "", "amount": 10, "requests_per_day": [5.0, 15.0, 30.0],
+             "share": [0.2, 0.5, 0.7], "hours": [8.0, 3.0, 1.5],
              "current": results_of(28.0, 0.69, 1.6)},
-            {"site": "quiet", "targets": 20, "requests_per_day": [5.0, 5.0, 10.0],
-             "freshness": [0.65, 0.8, 0.85], "age_days": [2.0, 1.5, 0.75],
+            {"site": "quiet", "url": "", "amount": 20, "requests_per_day": [5.0, 5.0, 10.0],
+             "share": [0.65, 0.8, 0.85], "hours": [2.0, 1.5, 0.75],
              "current": results_of(2.0, 0.55, None)},
         ],
     }  # fmt: skip
@@ -53,16 +55,16 @@ def test_forecast_interpolates_between_points() -> None:
     result = forecast(curve(), 30)
     assert result["planned"] == results_of(30.0, pytest.approx(0.75), pytest.approx(1.5))
     assert result["price"] == 1.0, "the value of the next step"
-    assert sum(site["planned"]["requests_per_day"] for site in result["sites"]) == 30.0
-    assert [(site["site"], site["verdict"]) for site in result["sites"]] == [
+    assert sum(site["planned"]["requests_per_day"] for site in result["parts"]) == 30.0
+    assert [(site["site"], site["verdict"]) for site in result["parts"]] == [
         ("busy", "loses"), ("quiet", "wins"),
     ]  # fmt: skip
     assert (result["wins"], result["loses"]) == (1, 1)
 
 
 def test_budgets_outside_the_curve() -> None:
-    assert forecast(curve(), 10)["planned"]["freshness"] == 0.5
-    assert forecast(curve(), 1e6)["planned"]["freshness"] == 0.8, "more requests save nothing"
+    assert forecast(curve(), 10)["planned"]["share"] == 0.5
+    assert forecast(curve(), 1e6)["planned"]["share"] == 0.8, "more requests save nothing"
     with pytest.raises(ConfigError, match=r"need 10/day\. Use 10/day or more"):
         forecast(curve(), 9.9)
 
@@ -75,28 +77,36 @@ def test_default_budget_is_current_one_within_curve() -> None:
 
 def test_sample_points_include_both_ends() -> None:
     assert [point["requests_per_day"] for point in sample_points(curve())] == [10, 20, 40]
-    many = curve() | {"requests_per_day": list(range(1, 65)), "freshness": [0.5] * 64,
-                      "age_days": [1.0] * 64}  # fmt: skip
+    many = curve() | {
+        "requests_per_day": list(range(1, 65)), "share": [0.5] * 64, "hours": [1.0] * 64,
+    }  # fmt: skip
     points = [point["requests_per_day"] for point in sample_points(many)]
     assert (points[0], points[-1], len(points)) == (1, 64, 12)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"),
+    ("measure", "before", "after", "verdict"),
     [
-        ((0.5, 1.0), (0.6, 2.0), "wins"),
-        ((0.5, 1.0), (0.499, 1.0), "same"),
-        ((0.5, 1.0), (0.5, 0.5), "wins"),
-        ((0.5, 1.0), (0.5, 1.5), "loses"),
-        ((0.5, None), (0.5, 1.0), "wins"),
-        ((0.5, None), (0.5, None), "same"),
-        ((1.0, 0.0), (1.0, 0.0), "same"),
+        (PAGES, (0.5, 1.0), (0.6, 2.0), "wins"),
+        (PAGES, (0.5, 1.0), (0.499, 1.0), "same"),
+        (PAGES, (0.5, 1.0), (0.5, 0.5), "wins"),
+        (PAGES, (0.5, 1.0), (0.5, 1.5), "loses"),
+        (PAGES, (0.5, None), (0.5, 1.0), "wins"),
+        (PAGES, (0.5, None), (0.5, None), "same"),
+        (PAGES, (1.0, 0.0), (1.0, 0.0), "same"),
+        (FEEDS, (0.1, 10.0), (0.05, 20.0), "wins"),
+        (FEEDS, (0.1, 10.0), (0.2, 1.0), "loses"),
+        (FEEDS, (0.1, 10.0), (0.1, 9.0), "wins"),
+        (FEEDS, (0.1, 10.0), (0.101, 11.0), "loses"),
+        (FEEDS, (0.1, 10.0), (0.1, 10.2), "same"),
+        (FEEDS, (0.0, 0.0), (0.0, 0.0), "same"),
     ],
 )
 def test_verdicts(
-    before: tuple[float, float | None], after: tuple[float, float | None], verdict: str
-) -> None:
-    assert verdict_of(results_of(1, *before), results_of(1, *after)) == verdict
+    measure: Measure, before: tuple[float, float | None], after: tuple[float, float | None],
+    verdict: str,
+) -> None:  # fmt: skip
+    assert measure.verdict(results_of(1, *before), results_of(1, *after)) == verdict
 
 
 def test_names_match_planner() -> None:

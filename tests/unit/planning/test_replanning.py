@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import bson
 import numpy as np
 import pytest
-from bson.codec_options import CodecOptions
 
 from crawler.errors import ConfigError
 from crawler.planning.options import Effect, PlanOptions
@@ -47,11 +45,10 @@ def made(
 
 
 def rows_of(replan: Replan) -> dict[str, tuple[Document, datetime]]:
-    options = CodecOptions[Document](tz_aware=True)
-    stored = b"".join(batch.statements("new", NEVER) for batch in replan.batches())
-    rows = {row["q"]["_id"]: row["u"]["$set"] for row in bson.decode_all(stored, options)}
     return {
-        key.partition("example/")[2]: (row["plan"], row["next_visit"]) for key, row in rows.items()
+        key.partition("example/")[2]: (plan, next_visit)
+        for batch in replan.batches()
+        for key, plan, next_visit in batch
     }
 
 

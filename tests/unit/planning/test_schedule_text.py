@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.planning.replan import in_words
-from crawler.storage.columns import Choices
 from schedules.calendar import times_of
 from schedules.schedule import Schedule, Schedules
 
@@ -24,13 +21,6 @@ def schedules_of(*ones: Schedule) -> Schedules:
     )
 
 
-def words(schedules: Schedules) -> list[list[str]]:
-    first, texts = in_words(schedules)
-    assert isinstance(texts, Choices)
-    each = [texts.table[row] for row in texts.rows]
-    return [each[begin:end] for begin, end in pairwise(first)]
-
-
 def test_descriptions_of_visit_times() -> None:
     ones = {
         Schedule(1, (0, 48, 96)): ["Mon,Wed,Fri 00:00"],
@@ -40,8 +30,8 @@ def test_descriptions_of_visit_times() -> None:
         Schedule(1, (9, 33, 57, 18)): ["Mon-Wed 09:00", "Mon 18:00"],
         Schedule(): [],
     }
-    assert words(schedules_of(*ones)) == list(ones.values())
-    assert words(schedules_of()) == []
+    assert in_words(schedules_of(*ones)) == list(ones.values())
+    assert in_words(schedules_of()) == []
 
 
 SCHEDULES = st.integers(1, 4).flatmap(
@@ -55,4 +45,4 @@ SCHEDULES = st.integers(1, 4).flatmap(
 @given(st.lists(SCHEDULES, max_size=5))
 def test_batch_descriptions_match_single_descriptions(ones: list[Schedule]) -> None:
     expected = [[" ".join(time) for time in times_of(schedule)] for schedule in ones]
-    assert words(schedules_of(*ones)) == expected
+    assert in_words(schedules_of(*ones)) == expected

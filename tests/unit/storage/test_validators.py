@@ -35,7 +35,7 @@ def test_rules_name_enumerations_and_constants_of_the_code() -> None:
     rows = tomllib.loads(
         """
         kind = ["one of", "kind of target", {enum = "crawler.items:Kind"}]
-        pages = ["array", "pages", {maxItems = "crawler.storage.readers:MAX_PAGES"}]
+        pages = ["array", "pages", {maxItems = "crawler.storage.readers:MAX_ITEMS"}]
         """
     )
 

@@ -8,15 +8,9 @@ from time import process_time
 
 import pytest
 
-from crawler.utils.diff import (
-    EXACT_PAIRS,
-    MAX_CHARACTERS,
-    MAX_LEVELS,
-    Matcher,
-    by_word,
-    diff_size,
-    unified,
-)
+from crawler.cli.commands.history import lines_of
+from crawler.utils.diff import EXACT_PAIRS, MAX_LEVELS, Matcher, by_word, diff_size
+from crawler.utils.edits import MAX_CHARACTERS, difference
 
 
 @pytest.mark.parametrize(
@@ -82,35 +76,44 @@ def test_size_of_shuffled_lines_ignores_order() -> None:
     assert diff_size("".join(lines), "".join(["new\n", *shuffled[1:]])) < 10 * len(lines[0])
 
 
+def printed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Return the lines that `scrapy history --diff` prints for the fields that differ."""
+    fields = difference(before, after, Matcher())["fields"]
+    return [line.plain for field in fields for line in lines_of(field["parts"])]
+
+
 def test_diff_shows_deletions_and_insertions() -> None:
-    diff = unified(["title: a", "price: 1"], ["title: a", "price: 2"], ("old", "new"))
-    assert diff == ["--- old", "+++ new", "@@ -1,2 +1,2 @@", " title: a", "-price: 1", "+price: 2"]
+    before, after = "tea\nprice: 1\nold", "tea\nprice: 2"
+    assert printed({"f": before}, {"f": after}) == [" tea", "-price: 1", "-old", "+price: 2"]
+    assert printed({"f": "a"}, {"g": "b"}) == ["+b", "-a"]
 
 
 def test_equal_contents_have_no_diff() -> None:
-    assert unified(["a"], ["a"], ("old", "new")) == []
+    assert printed({"f": "a"}, {"f": "a"}) == []
+    assert difference({"f": "a"}, {"f": "a"}, Matcher())["fields"] == [
+        {"name": "f", "kind": "same", "parts": []}
+    ]
 
 
 WORDS = [f"word{number}" for number in range(5000)]
 
 
-def article(*edits: tuple[int, str]) -> list[str]:
-    """Return lines of content with one long HTML field, in which some words were replaced."""
+def article(*edits: tuple[int, str]) -> dict[str, str]:
+    """Return a content with one long HTML field, in which some words were replaced."""
     words = WORDS.copy()
     for at, word in edits:
         words[at] = word
-    return ["title: Tea", f"body: <article>{' '.join(words)}</article>"]
+    return {"body": f"<article>{' '.join(words)}</article>"}
 
 
 def test_long_line_is_compared_by_word_with_context() -> None:
-    diff = unified(article(), article((2500, "<b>new</b>"), (2504, "x"), (4000, "!")), ("a", "b"))
-    text = "\n".join(diff)
+    after = article((2500, "<b>new</b>"), (2504, "x"), (4000, "!"))
+    (line,) = printed(article(), after)
     excerpt = "word2499 [-word2500-]{+<b>new</b>+} word2501 word2502 word2503 [-word2504-]{+x+} "
-    assert excerpt in text
-    assert "word3999 [-word4000-]{+!+} word4001" in text
-    assert diff[3:5] == [" title: Tea", "~body: <article>word0 word1 wor"]
-    assert diff[5].startswith("~… 21,")
-    assert len(text) < 800
+    assert excerpt in line
+    assert "word3999 [-word4000-]{+!+} word4001" in line
+    assert line.startswith("~… 21,")
+    assert len(line) < 1000
 
 
 def test_nearby_changes_are_merged() -> None:
@@ -122,42 +125,42 @@ def test_nearby_changes_are_merged() -> None:
     assert changes("as before, but") == [("scarlet", "orange"), ("small and square", "round")]
 
 
-def test_short_lines_are_compared_as_lines() -> None:
-    before, after = ["price: 1", *article()], ["price: 2", *article((7, "seven"))]
-    before[1] = "title: A"
-    diff = unified(before, after, ("a", "b"))
-    assert diff[3:7] == ["-price: 1", "-title: A", "+price: 2", "+title: Tea"]
-    assert " word6 [-word7-]{+seven+} word8 " in "\n".join(diff)
+def test_characters_of_unspaced_scripts_are_words() -> None:
+    changes = by_word("博物馆星期一开放", "博物馆星期二开放", Matcher())
+    assert [(c.same, c.old, c.new) for c in changes] == [
+        ("博物馆星期", "一", "二"), ("开放", "", ""),
+    ]  # fmt: skip
 
 
-def test_long_deleted_text_is_folded() -> None:
-    (line,) = unified(article()[1:], [], ("a", "b"))[3:]
-    assert line.startswith("-body: <article>word0 ")
+def test_long_deleted_text_is_shortened() -> None:
+    (line,) = printed(article(), {})
+    assert line.startswith("-<article>word0 ")
     assert line.endswith(" word4999</article>")
-    assert "characters …" in line
-    assert len(line) < 2100
+    assert 1990 < len(line) < 2100
 
 
 def test_terminal_control_characters_are_escaped() -> None:
-    diff = unified(["a: 1"], ["a: \x1b]0;title\x07\u202e2\r3"], ("a", "b"))
-    assert diff[-1] == "+a: \\x1b]0;title\\x07\\u202e2\\r3"
-    diff = unified(article(), article((2500, "\x1b[2J")), ("a", "b"))
-    assert "{+\\x1b[2J+}" in "\n".join(diff)
+    lines = printed({"a": "1"}, {"a": "\x1b]0;title\x07\u202e2"})
+    assert lines == ["-1", "+\\x1b]0;title\\x07\\u202e2"]
+    (line,) = printed(article(), article((2500, "\x1b[2J")))
+    assert "{+\\x1b[2J+}" in line
 
 
-def slow_contents(kind: str) -> tuple[list[str], list[str]]:
+def slow_contents(kind: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return two slow-to-compare contents of at least one megabyte."""
     numbers = random.Random(5)
-    if kind == "lines of few kinds":
-        return tuple([f"l{numbers.randrange(100)}" for _ in range(300_000)] for _ in "ab")  # type: ignore[return-value]
-    if kind == "words of few kinds":
-        return tuple([" ".join(f"w{numbers.randrange(99)}" for _ in range(300_000))] for _ in "ab")  # type: ignore[return-value]
-    if kind == "words in another order":
+    separator = " " if "word" in kind else "\n"
+    if kind in ("lines of few kinds", "words of few kinds"):
+        sides = [[f"w{numbers.randrange(99)}" for _ in range(300_000)] for _ in "ab"]
+    elif kind == "words in another order":
         words = [f"w{number}" for number in range(200_000)]
-        return [" ".join(words)], [" ".join(numbers.sample(words, len(words)))]
-    if kind == "every other word":
-        return tuple([" ".join(f"{x}{n:06} the" for n in range(100_000))] for x in "ab")  # type: ignore[return-value]
-    return tuple([f"{x} a b c {n} " * 20 for n in range(5_000)] for x in "ab")  # type: ignore[return-value]
+        sides = [words, numbers.sample(words, len(words))]
+    elif kind == "every other word":
+        sides = [[f"{x}{n:06} the" for n in range(100_000)] for x in "ab"]
+    else:
+        sides = [[f"{x} a b c {n} " * 20 for n in range(5_000)] for x in "ab"]
+    before, after = ({"text": separator.join(side)} for side in sides)
+    return before, after
 
 
 @pytest.mark.soak
@@ -169,10 +172,10 @@ def slow_contents(kind: str) -> tuple[list[str], list[str]]:
 def test_diffs_are_limited_in_time_and_length(kind: str) -> None:
     before, after = slow_contents(kind)
     started = process_time()
-    diff = unified(before, after, ("a", "b"))
+    lines = printed(before, after)
     assert process_time() - started < 15
-    assert len(diff) > 3
-    assert sum(map(len, diff)) < MAX_CHARACTERS + 1000
+    assert lines
+    assert sum(map(len, lines)) < 1.5 * MAX_CHARACTERS
 
 
 def test_repeated_lines_are_compared_quickly() -> None:

@@ -1,78 +1,62 @@
-"""Shapes of URLs, which summarize many links in a few lines."""
+"""Reports filled from documents and objects with fields of the same names."""
 
 from __future__ import annotations
 
-import random
-import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import NotRequired
 
-import pytest
+from typing_extensions import TypedDict
 
-from crawler.utils.urls import Shape, shapes
+from crawler.utils.shapes import copied
 
-SITE = "https://shop.example"
-WORDS = ("love", "life", "tea", "books", "humor")
-
-
-def texts(*paths: str) -> dict[str, int]:
-    """Return the shapes of these paths of one site, with their counts."""
-    return {shape.text: shape.count for shape in shapes(SITE + path for path in paths)}
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("paths", "expected"),
-    [
-        ([f"/tag/{word}/" for word in WORDS], {"/tag/{word}/": 5}),
-        ([f"/page/{n}" for n in (1, 22)], {"/page/{number}": 2}),
-        ([f"/2024/0{n}/post-{n}.html" for n in (1, 2)],
-         {"/{number}/{number}/post-{number}.html": 2}),
-        ([f"/{word}.html" for word in WORDS], {"/{word}.html": 5}),
-        ([f"/c/{word}_{n}/index.html" for n, word in enumerate(WORDS)],
-         {"/c/{word}_{number}/index.html": 5}),
-        ([f"/c/item-{word}-x" for word in WORDS], {"/c/item-{word}-x": 5}),
-        ([f"/?page={n}&q={word}" for n, word in enumerate(WORDS)], {"/?page={number}&q={word}": 5}),
-        (["/about", "/login"], {"/about": 1, "/login": 1}),
-        (["/about", "/about/", "/", "/about.php"],
-         {"/about": 1, "/about/": 1, "/": 1, "/about.php": 1}),
-        ([f"/tag/{word}" for word in WORDS] + [f"/by/{word}" for word in WORDS],
-         {"/tag/{word}": 5, "/by/{word}": 5}),
-        ([f"/by/{word}/page/{n}" for word in WORDS for n in range(2)],
-         {f"/by/{word}/page/{{number}}": 2 for word in WORDS}),
-        ([f"/{n}{'x' * n}/p" for n in range(9)], {"/{word}/p": 9}),
-        ([f"/a{'/b' * 30}"], {f"/a{'/b' * 7}/{{…}}": 1}),
-        ([], {}),
-    ],
-    ids=[
-        "words", "numbers", "numbers in words", "extension", "common end", "common start and end",
-        "query", "two words stay", "ends differ", "two places", "few that repeat", "many siblings",
-        "long path", "none",
-    ],
-)  # fmt: skip
-def test_links_with_different_words_and_numbers_share_a_shape(
-    paths: list[str], expected: dict[str, int]
-) -> None:
-    assert texts(*paths) == expected
+class Part(TypedDict):
+    name: str
 
 
-def test_most_frequent_shape_is_first() -> None:
-    result = shapes([f"{SITE}/about", *(f"{SITE}/tag/{word}" for word in WORDS)])
-    assert result[0] == Shape("/tag/{word}", 5, f"{SITE}/tag/love")
+class Report(TypedDict):
+    name: str
+    at: datetime | None
+    count: int
+    share: float | None
+    flag: bool
+    names: list[str]
+    parts: dict[str, Part]
+    more: NotRequired[list[str]]
 
 
-def test_shapes_of_several_hosts_include_host() -> None:
-    result = shapes([f"{SITE}/a", "https://b.example/a"])
-    assert {shape.text for shape in result} == {"shop.example/a", "b.example/a"}
+def test_values_of_the_same_names_are_copied() -> None:
+    parts = {"a": {"name": "a"}}
+    stored = {"name": "x", "at": NOON, "count": 3, "share": 0.5, "flag": True, "names": ["a"]}
+    assert copied(Report, {**stored, "parts": parts, "_id": 1}) == {**stored, "parts": parts}
 
 
-def test_invalid_url_is_skipped() -> None:
-    assert shapes(["https://[x/"]) == []
+def test_values_that_are_not_stored_are_empty() -> None:
+    empty: dict[str, object] = {
+        "at": None,
+        "count": 0,
+        "share": None,
+        "flag": False,
+        "names": [],
+        "parts": {},
+    }
+    assert copied(Report, {"name": "x", "names": None}) == {"name": "x", **empty}
+    first, second = copied(Report, {}), copied(Report, {})
+    first["names"].append("a")
+    assert second["names"] == [], "reports share a list"
 
 
-def test_takes_linear_time_for_any_urls() -> None:
-    chance = random.Random(1)
-    characters = "aaaaab-/-/./0?&={}"
-    urls = [f"{SITE}/{''.join(chance.choices(characters, k=2000))}" for _ in range(2000)]
-    urls += [f"{SITE}/{'a-' * 900}{n}b{'-a' * 90}" for n in range(2000)]
-    began = time.process_time()
-    result = shapes(urls)
-    assert time.process_time() - began < 5
-    assert sum(shape.count for shape in result) == len(urls)
+def test_text_that_is_not_stored_is_left_out() -> None:
+    """A missing name is an error in the tests of JSON output, not an empty name."""
+    assert "name" not in copied(Report, {})
+
+
+def test_flags_may_be_stored_as_numbers() -> None:
+    assert copied(Report, {"flag": 1})["flag"] is True
+
+
+def test_attributes_of_objects_are_copied() -> None:
+    assert copied(Report, SimpleNamespace(name="x", count=2))["count"] == 2

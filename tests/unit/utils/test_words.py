@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from crawler.utils.text import (
     amount,
     count,
+    day,
     documents,
     is_known,
     period,
@@ -41,6 +44,21 @@ def test_period_wording(hours: float, words: str) -> None:
 )  # fmt: skip
 def test_age_wording(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (45.4, "45 s"), (39 * MINUTE, "39 min"), (10.7 * HOUR, "11 h"), (47.9 * HOUR, "48 h"),
+        (2 * DAY, "2 days"), (3.25 * DAY, "3 days"),
+    ],
+)  # fmt: skip
+def test_age_without_decimals(seconds: float, words: str) -> None:
+    assert span(seconds, is_exact=False) == words
+
+
+def test_a_day_is_written_as_people_do() -> None:
+    assert day(date(2026, 3, 2)) == "2 Mar 2026"
 
 
 @pytest.mark.parametrize(

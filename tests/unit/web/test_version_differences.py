@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
-from crawler.reports.history import CONTEXT_LINES, compare
-
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+from crawler.reports.history import differences
+from crawler.utils.edits import CONTEXT_LINES
 
 
 def parts(unchanged: int) -> list[tuple[str, int]]:
     """Return kind and lines of the parts of a text with unchanged lines before an edit."""
     lines = [f"line {n}" for n in range(unchanged)]
-    before, after = (
-        {
-            "content_hash": word, "at": NOON, "size": 1,
-            "content": {"text": "\n".join([*lines, word])},
-        }
-        for word in ("old", "new")
-    )  # fmt: skip
-    (field,) = compare(before, after)["fields"]
+    (difference,) = differences([{"text": "\n".join([*lines, word])} for word in ("old", "new")])
+    (field,) = difference["fields"]
     return [(part["kind"], part["lines"]) for part in field["parts"]]
 
 

@@ -1,13 +1,15 @@
-"""Every command line in README and docs works as printed.
+"""Every command line in README and docs works as printed, and every JSON output has a type.
 
 The commands of a page run from top to bottom, as a reader would run them, in a project folder
 whose files have the names of the documentation (shop.toml, feeds.opml, ...). Hosts such as
-shop.example are replaced by local sites.
+shop.example are replaced by local sites. Commands with `--json` run on the same data.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
+import io
 import json
 import re
 import shlex
@@ -16,23 +18,36 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from scrapy.commands import ScrapyCommand
+from scrapy.utils.misc import walk_modules_iter
+from scrapy.utils.project import get_project_settings
 
+from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
+from crawler.storage import outbox, users
+from crawler.storage.alarms import Silence, record_silences
+from crawler.storage.client import Database
+from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.runs import DeadLetter, add_dead_letter
 from crawler.storage.schema import prepare
+from crawler.storage.users import Role, Scope
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text
 from tests.integration.feeds.test_feed_crawl import post, rss
 from tests.integration.harness import LIMIT_SECONDS, Db, Freshet, Pages, Result, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import on
+from tests.integration.notify.webhooks import serving
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.usefixtures("warm")
 
 ROOT = Path(__file__).resolve().parents[3]
 # A test of its own follows the first tutorial.
@@ -265,32 +280,42 @@ def seed(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
         write_files(folder, hosts)
         freshet = stack.enter_context(project(folder, uri))
         write_blog(blog)
-        for week in range(3):
+        shop.file("/item/7", "<h1>A toy that is soon gone</h1>")
+        for week in range(2):
             write_shop(shop, price=week)
             write_shop(books, price=week)
             for name in ("shop", "books"):
                 # The first run of a site without a class stores its definition.
                 is_first = name == "shop" and not week
                 words = ("site", "-a", "wrapper=shop.toml") if is_first else (name,)
-                done(freshet("crawl", *words, hours=168 * (week - 3)))
+                done(freshet("crawl", *words, hours=168 * (week - 2)))
+            if not week:
+                shop.remove("/item/7")
         (by_arguments,) = (line for line in in_blocks("README.md") if "name=blog" in line.words)
         done(freshet(*(localized(word, hosts) for word in by_arguments.words)))
-        done(freshet("feeds", "import", "feeds.opml", hours=-160))
+        done(inside(freshet, "feeds", "import", folder / "feeds.opml", hours=-160))
         # Less than a week ago, since documented searches go back one week.
         done(freshet("crawl", "feeds", hours=-160))
         done(freshet("crawl", "feeds"))
         for day in (-2, 0):
             write_rates(folder, 1 + day / 100)
             done(freshet("crawl", "cells", "-a", "file=market.toml", hours=24 * day))
-        done(freshet("replan", "--kind", "pages", "--budget", "100/day"))
+        done(inside(freshet, "replan", "--kind", "pages", "--budget", "100/day"))
         names = db.list_collection_names(filter={"type": "collection"})
         yield Seed(hosts, {name: list(db[name].find()) for name in names})
 
 
 @pytest.fixture
 def sandbox(seed: Seed, databases: Databases, tmp_path: Path) -> Iterator[Sandbox]:
-    write_files(tmp_path, seed.hosts)
-    with databases() as (db, uri), databases() as (free, _), project(tmp_path, uri) as freshet:
+    with filled(seed, databases, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def filled(seed: Seed, databases: Databases, folder: Path) -> Iterator[Sandbox]:
+    """Yield a project in a folder, with a copy of the seed's database."""
+    write_files(folder, seed.hosts)
+    with databases() as (db, uri), databases() as (free, _), project(folder, uri) as freshet:
         on(uri, prepare)
         for name, documents in seed.documents.items():
             db[name].delete_many({})
@@ -308,6 +333,11 @@ def project(folder: Path, uri: str) -> Freshet:
     )  # fmt: skip
 
 
+def inside(freshet: Freshet, *args: object, **env: Any) -> Result:
+    """Run a command in this process, which cannot import the settings of the project folder."""
+    return run(freshet, *args, SCRAPY_SETTINGS_MODULE="crawler.settings", **env)
+
+
 def done(result: Result) -> None:
     assert result.code == 0, result.err + result.out
 
@@ -315,7 +345,7 @@ def done(result: Result) -> None:
 def write_shop(pages: Pages, price: int) -> None:
     items = [f"/item/{number}" for number in range(1, 7)]
     pages.list("/index.html", ["/category/toys/", "/page"])
-    pages.list("/category/toys/index.html", items, "Toys")
+    pages.list("/category/toys/index.html", [*items, "/item/7"], "Toys")
     for number, path in enumerate(items):
         cost = f"<p class=price>{price + number}.50 EUR</p><p class=stock>{number}</p>"
         pages.file(path, f"<h1>Toy {number}</h1>{cost}")
@@ -409,6 +439,7 @@ def lines_to_run() -> Iterator[tuple[str, list[Line]]]:
             yield document, whole
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("document", "lines"), [pytest.param(*each, id=each[0]) for each in lines_to_run()]
 )
@@ -418,9 +449,8 @@ def test_documented_command_lines_work(sandbox: Sandbox, document: str, lines: l
         assert result.code == 0, f"{document}: {line}\n{result.err}{result.out}"
 
 
-def test_documented_options_and_actions_exist(
-    freshet: Freshet,
-) -> None:
+@pytest.mark.soak
+def test_documented_options_and_actions_exist(freshet: Freshet) -> None:
     helps: dict[str, str] = {}
     blocks = [line for document in DOCUMENTS for line in in_blocks(document)]
     sentences = [line for document in DOCUMENTS for line in in_sentences(document)]
@@ -433,3 +463,280 @@ def test_documented_options_and_actions_exist(
             assert option in helps[command], str(line)
         if line.is_name and rest and line in sentences and command != "crawl":
             assert re.search(rf"\b{rest[0]}\b", helps[command]), str(line)
+
+
+# JSON
+
+NOTIFY = """
+[[rules]]
+name = "all"
+channels = "hook"
+
+[channels.hook]
+apprise = "json://{}"
+"""
+TRACE = ["--from", "2024-01-01", "--split", "2024-01-05", "--to", "2024-01-15"]
+DEAD = ("https://shop.example/x", "https://shop.example/y", "https://shop.example/z")
+JSON_FILES = {
+    "texts.jsonl": [json.dumps({"id": n, "text": text(n % 3)}) for n in range(5)],
+    "feeds.txt": ["https://a.example/feed", "ftp://b.example/feed"],
+    "pages.csv": ["page_id,source_id,until_utc", "p,s,", "q,s,"],
+    "changes.csv": [
+        "page_id,commit_time_utc",
+        *(f"{page},2024-01-{day:02}T00:00:00Z" for day in range(1, 15) for page in "pq"),
+    ],
+    "posts.csv": [
+        "feed_id,posted_at_utc", *(f"f,2024-01-{day:02}T06:00:00Z" for day in range(1, 15)),
+    ],
+    "feeds.csv": ["feed_id,window_size_S,weight", "f,10,1"],
+    "watches.json": ['{"watching": {"a": {"url": "https://a.example/", "proxy": "p"}}}'],
+    "mix.toml": ["hours = 2", "[[cells]]", "period = 300"],
+}  # fmt: skip
+# Arguments after `scrapy`, by the example lines of the commands. Words in braces are replaced.
+COMMANDS = {
+    "scrapy archive export NAME FILE --json": "archive export shop {folder}/shop.wacz",
+    "scrapy archive list --json": "archive list",
+    "scrapy archive verify NAME --json": "archive verify shop",
+    "scrapy backup FILE --json": "backup {folder}/backup.zip",
+    "scrapy cells --json": "cells",
+    "scrapy changes --json": "changes",
+    "scrapy cron --json": "cron",
+    "scrapy cron --systemd --json": "cron --systemd",
+    "scrapy db start --json": "db start",
+    "scrapy db status --json": "db status",
+    "scrapy db stop --json": "db stop",
+    "scrapy db uri --json": "db uri",
+    "scrapy deadletters drop URL --json": f"deadletters drop {DEAD[0]}",
+    "scrapy deadletters list --json": "deadletters list",
+    "scrapy deadletters retry URL --json": f"deadletters retry {DEAD[1]}",
+    "scrapy doctor --json": "doctor --quick --deep",
+    "scrapy duplicates check FILE --json": "duplicates check {folder}/texts.jsonl",
+    "scrapy duplicates check FILE --output FILE --json": (
+        "duplicates check {folder}/texts.jsonl --output {folder}/flags.jsonl"
+    ),
+    "scrapy duplicates explain URL_A URL_B --json": (
+        "duplicates explain {blog}/2026/01/post-0 {blog}/2026/01/post-3"
+    ),
+    "scrapy duplicates list --cluster ID --json": "duplicates list --cluster {cluster}",
+    "scrapy duplicates list --json": "duplicates list",
+    "scrapy duplicates rebuild --json": "duplicates rebuild",
+    "scrapy explain URL --json": "explain {shop}/item/1",
+    "scrapy export visits FOLDER --json": "export all {folder}/export",
+    "scrapy feeds add URL --json": "feeds add https://other.example/feed --no-fetch",
+    "scrapy feeds export --json": "feeds export",
+    "scrapy feeds export FILE --json": "feeds export {folder}/exported.opml",
+    "scrapy feeds import FILE --json": "feeds import {folder}/feeds.txt",
+    "scrapy feeds list --json": "feeds list",
+    "scrapy feeds push --callback URL --for 3600 --json": (
+        "feeds push --callback https://public.example/push --port 0 --for 0.1"
+    ),
+    "scrapy feeds remove URL --yes --json": "feeds remove {blog}/feed --dry-run",
+    "scrapy forget URL --yes --json": "forget {shop}/item/1 --dry-run",
+    "scrapy history URL --diff 1 2 --json": "history {shop}/item/1 --diff 1 2",
+    "scrapy history URL --json": "history {shop}/item/1",
+    "scrapy import FILE --json": "import {folder}/watches.json --dry-run",
+    "scrapy learn NAME --json": "learn shop --budget 720/day",
+    "scrapy metrics --json": "metrics",
+    "scrapy notify dead --json": "notify dead",
+    "scrapy notify deliver --json": "notify deliver",
+    "scrapy notify preview --json": "notify preview",
+    "scrapy notify retry --all --json": "notify retry --all",
+    "scrapy notify status --json": "notify status",
+    "scrapy notify test CHANNEL --json": "notify test hook",
+    "scrapy plan --changes --json": "plan shop --changes",
+    "scrapy plan --json": "plan",
+    "scrapy prune --keep-versions 10 --json": "prune --keep-versions 10 --dry-run",
+    "scrapy refresh run --for 1h --json": "refresh run {folder}/shop.toml --for 0.1s",
+    "scrapy replan --json": "replan --dry-run",
+    "scrapy reread NAME --json": "reread shop",
+    "scrapy restore FILE --json": "restore {folder}/whole.zip --replace --yes",
+    "scrapy search WORD --json": "search climate --any --since 30d --all",
+    "scrapy silence --json": "silence",
+    "scrapy simulate feeds --posts FILE --visits 3x --json": (
+        "simulate feeds --posts {folder}/posts.csv --feeds {folder}/feeds.csv --visits 3x"
+    ),
+    "scrapy simulate overload --json": "simulate overload {folder}/mix.toml",
+    "scrapy simulate pages --changes FILE --budget 100 --json": (
+        "simulate pages --changes {folder}/changes.csv --budget 9"
+    ),
+    "scrapy targets --json": "targets",
+    "scrapy targets --urls --json": "targets --urls",
+    "scrapy targets limits URL --json": "targets limits {shop}/item/2 --min 6h --max 2d",
+    "scrapy targets mute URL --json": "targets mute {shop}/item/2",
+    "scrapy targets recheck URL --json": "targets recheck {shop}/item/1",
+    "scrapy targets unmute URL --json": "targets unmute {shop}/item/2",
+    "scrapy web run --json": "web run --port 0",
+    "scrapy web token add NAME --json": "web token add anna",
+    "scrapy web token list --json": "web token list",
+    "scrapy web token revoke ID --json": "web token revoke {token}",
+    "scrapy web user add NAME --json": "web user add carla --password-stdin",
+    "scrapy web user list --json": "web user list",
+    "scrapy web user passwd NAME --json": "web user passwd anna --password-stdin",
+    "scrapy web user remove NAME --json": "web user remove berta --yes",
+    "scrapy web user role NAME ROLE --json": "web user role anna viewer",
+    "scrapy wrapper check FILE URL --json": (
+        "wrapper check {folder}/shop.toml {shop}/category/toys/ {shop}/item/1"
+    ),
+}
+# More documents of the same types: feeds, cells, posts of feeds, alternative options.
+VARIANTS = {
+    "explain {blog}/feed": "scrapy explain URL --json",
+    "explain cell:forecast": "scrapy explain URL --json",
+    "history {shop}/item/7": "scrapy history URL --json",
+    "history {blog}/2026/01/post-1 --source {blog}/feed": "scrapy history URL --json",
+    "history cell:forecast": "scrapy history URL --json",
+    "history {blog}/feed": "scrapy history URL --json",
+    "replan --kind pages --policy adaptive --dry-run": "scrapy replan --json",
+    "plan feeds": "scrapy plan --json",
+    "search --since 30d": "scrapy search WORD --json",
+    "doctor --quick": "scrapy doctor --json",
+}
+# Commands that run a reactor, and therefore need a process of their own.
+OWN_PROCESS = ("feeds push", "refresh run", "wrapper check")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Run commands with `--json` on the seed's data. words: values of the words in braces."""
+
+    sandbox: Sandbox
+    words: dict[str, str]
+    mongo: EmbeddedServer
+
+    def of(self, command: str) -> str:
+        """Return the output of a command with `--json`."""
+        freshet = self.sandbox.freshet
+        args = [word.format_map(self.words) for word in command.split()]
+        args += TRACE if command.startswith(("simulate pages", "simulate feeds")) else []
+        env: dict[str, object] = {}
+        if command in ("db start", "db status"):
+            env = {"MONGO_URI": "", "FRESHET_DATA_DIR": self.mongo.folder}
+        elif command == "db stop":
+            env = {"MONGO_URI": "", "FRESHET_DATA_DIR": freshet.folder / "empty"}
+        if command.startswith("web run"):
+            process = freshet.start(*args, "--json")
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.terminate()
+            process.communicate()
+            return line
+        if command.startswith(OWN_PROCESS):
+            result = freshet(*args, "--json", **env)
+        else:
+            with patch("sys.stdin", io.StringIO("a long password\n")):
+                result = inside(freshet, *args, "--json", **env)
+        assert result.code == 0 or command.startswith("doctor"), result.err
+        return result.out
+
+
+@pytest.fixture(scope="module")
+def outputs(
+    seed: Seed, databases: Databases, mongo: EmbeddedServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Outputs]:  # fmt: skip
+    folder = tmp_path_factory.mktemp("json")
+    with filled(seed, databases, folder) as sandbox, serving() as hooks:
+        for name, lines in JSON_FILES.items():
+            (folder / name).write_text("\n".join(lines), encoding="utf-8")
+        (folder / "notify.toml").write_text(NOTIFY.format(hooks.place), encoding="utf-8")
+        sandbox.crawl_with_archive()
+        done(inside(sandbox.freshet, "replan"))
+        uri = str(sandbox.freshet.env["MONGO_URI"])
+        hosts = {name: seed.hosts[f"{name}.example"] for name in ("shop", "blog")}
+        more = {"folder": str(folder), "cluster": sandbox.real("0" * 24)}
+        words = hosts | more | {"token": on(uri, add_records)}
+        done(inside(sandbox.freshet, "backup", folder / "whole.zip"))
+        yield Outputs(sandbox, words, mongo)
+
+
+async def add_records(db: Database) -> str:
+    """Add dead letters, an alarm, and users of the web app with a token; return its id."""
+    now = datetime.now(UTC)
+    for url in DEAD:
+        await add_dead_letter(db, DeadLetter(f"shop {url}", "shop", url, now, 5, "a worker"))
+    message = {
+        "_id": "msg_dead", "channel": "hook", "rule": "all", "event": "changed",
+        "spider": "shop", "target": DEAD[0], "at": now, "data": {},
+    }  # fmt: skip
+    await outbox.insert(db, [message], now)
+    bundle = outbox.Bundle("msg_dead", [message | {"attempts": 0}])
+    await outbox.record_failure(db, bundle, "HTTP 404", None, now)
+    silent = Silence("shop", DEAD[2], now, now, 0.001, "no change for too long")
+    await record_silences(db, ["shop"], [silent], now, {"shop": None})
+    for name in ("anna", "berta"):
+        await users.add(db, name, Role.EDITOR, "hash", now)
+    _, token = await users.add_token(db, "anna", "", [Scope.READ], now, None)
+    return str(token["id"])
+
+
+def commands() -> Iterator[tuple[str, ScrapyCommand]]:
+    for module in walk_modules_iter("crawler.cli.commands"):
+        kind = getattr(module, "Command", None)
+        if kind is not None:
+            command: ScrapyCommand = kind()
+            command.settings = get_project_settings()
+            yield module.__name__.rpartition(".")[2], command
+
+
+@cache
+def json_types() -> dict[str, Any]:
+    """Return the types of all JSON outputs, by example line."""
+    types: dict[str, Any] = {}
+    for _, command in commands():
+        if isinstance(command, FreshetCommand):
+            types |= command.json_types()
+    return types
+
+
+def test_every_command_with_json_has_a_type_for_each_action() -> None:
+    for name, command in commands():
+        parser = argparse.ArgumentParser(conflict_handler="resolve")
+        command.add_options(parser)
+        has_json = "--json" in parser._option_string_actions
+        assert has_json == isinstance(command, FreshetCommand), name
+        if isinstance(command, FreshetCommand):
+            lines = list(command.json_types())
+            actions = command.actions if isinstance(command, ActionsCommand) else [""]
+            for action in actions:
+                begins = [f"scrapy {name} {action}".strip()]
+                # The name of the default action may be left out.
+                if isinstance(command, ActionsCommand) and action == command.default_action:
+                    begins.append(f"scrapy {name} --")
+                assert any(line.startswith(tuple(begins)) for line in lines), begins
+            assert all(line.startswith(f"scrapy {name} ") for line in lines)
+            assert all(line.endswith(" --json") for line in lines)
+
+
+def test_every_output_is_tested() -> None:
+    assert COMMANDS.keys() == json_types().keys()
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_field_is_described(line: str) -> None:
+    schema = schema_of(json_types()[line])
+    documents = [schema, *schema.get("$defs", {}).values()]
+    for document in documents:
+        for name, field in document.get("properties", {}).items():
+            # The description of a document's type is not repeated in a field with the same one.
+            assert "description" in field or "$ref" in field, (line, document["title"], name)
+    assert any(document.get("properties") for document in documents)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS.values(), *VARIANTS])
+def test_the_output_is_valid(outputs: Outputs, command: str) -> None:
+    lines = VARIANTS | {words: line for line, words in COMMANDS.items()}
+    adapter = adapter_of(json_types()[lines[command]])
+    out = outputs.of(command)
+    if command == "duplicates check {folder}/texts.jsonl":
+        # One document per line.
+        out = ",".join(out.splitlines())
+    assert adapter.validate_json(f"[{out}]")[0], "the output is not empty"
+
+
+def test_an_unknown_or_missing_field_is_invalid(outputs: Outputs) -> None:
+    adapter = adapter_of(json_types()["scrapy targets --json"])
+    counts = json.loads(outputs.of("targets"))
+    assert adapter.validate_json(json.dumps([counts]))
+    for changed in (counts | {"more": 1}, counts | {"due": "1"}, {"due": 1}):
+        with pytest.raises(ValueError, match="validation error"):
+            adapter.validate_json(json.dumps([changed]))

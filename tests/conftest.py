@@ -129,12 +129,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return four times the number of processors: many tests wait for servers and clocks.
-
-    Four more if long tests run, too, which wait for most of their time.
-    """
-    more = 0 if config.option.markexpr == "not soak" else 4
-    return 4 * (os.cpu_count() or 2) + more
+    """Return four times the number of processors: many tests wait for servers and clocks."""
+    return 4 * (os.cpu_count() or 2)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

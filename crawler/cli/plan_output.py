@@ -101,6 +101,11 @@ def _lines(plan: Report) -> dict[str, str]:
             f"{daily['requests_per_day']:,} a day{result}; "
             f"this plan makes {relative(totals['load'], 'these requests')}"
         )
+        if totals["lists_per_day"]:
+            lines["lists"] = (
+                f"{amount(totals['lists_per_day'])} of these requests read list pages and sitemaps "
+                f"that show changes, and {amount(totals['flags_per_day'])} the pages that changed"
+            )
         hours = count(plan["shadow_price"] or 0, "hour")
         saves = f"a visit is added if it saves at least {hours} of staleness"
     if plan["shadow_price"] is not None:

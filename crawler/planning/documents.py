@@ -64,6 +64,8 @@ class Figures(NamedTuple):
     min_visits:         (s,) visits a week that the limits require, of each site
     stale, age_days:    sums over the targets with finite values, whose number follows
     closed, slots:      number of slots in closed hours, and of all
+    lists_per_day:      planned visits of list pages and sitemaps that show changes of items
+    flags_per_day:      expected visits of items that these make due, besides the planned ones
     hours:              (s, 168) visits of each site in each UTC hour of the week
     daily_stale, daily_age_days: with daily visits, sums over a sample whose size follows
     """
@@ -86,6 +88,8 @@ class Figures(NamedTuple):
     age_known: int
     closed: int
     slots: int
+    lists_per_day: float
+    flags_per_day: float
     hours: Floats
     daily_stale: float
     daily_age_days: float
@@ -141,6 +145,8 @@ class Figures(NamedTuple):
             age_known=int(np.count_nonzero(age)),
             closed=int(np.count_nonzero(~opened)),
             slots=len(opened),
+            lists_per_day=made.lists_per_day,
+            flags_per_day=made.flags_per_day,
             hours=_hours(population, made.schedules, now_hours),
             daily_stale=float(daily.stale.sum()),
             daily_age_days=float(daily.age_days.sum()),
@@ -154,8 +160,8 @@ class Figures(NamedTuple):
 
     @property
     def requests_per_day(self) -> float:
-        """Return the mean number of requests a day."""
-        return self.visits_per_week / WEEK_DAYS
+        """Return the mean number of requests a day, planned and expected."""
+        return self.visits_per_week / WEEK_DAYS + self.flags_per_day
 
     @property
     def freshness(self) -> float:
@@ -263,6 +269,8 @@ def document_of(
             "known": is_known(figures.rate_low, figures.rate_high),
             "freshness": _number(figures.freshness),
             "age_days": _number(figures.mean_age_days),
+            "lists_per_day": round(figures.lists_per_day, DIGITS),
+            "flags_per_day": round(figures.flags_per_day, DIGITS),
             "load": round(figures.requests_per_day / figures.targets, DIGITS),
             # Expected results of daily visits to every target.
             "daily": {

@@ -55,6 +55,13 @@ HINTS = {
     "lastmod": "A sitemap reported a change",
     "list": "A list page shows different details than before",
 }
+SHOWN_FOLLOWED = (
+    "A list page or a sitemap shows about {shown:.0%} of its changes, which make it due; its own "
+    "visits are planned for the others."
+)
+SHOWN_IGNORED = (
+    "A list page or a sitemap shows changes of it, but it changes too fast to visit it each time."
+)
 FEEDS_BY_POLICY = {
     "uniform": "All feeds have the same even interval (policy uniform).",
     "min-delay": (
@@ -390,6 +397,7 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
         yield rule.format(longest=period(facts.max_hours))
         return
+    yield from _shown_reasons(plan)
     bound = plan.get("limited_by")
     last, more, price = (facts.value[name] for name in ("last", "more", "shadow_price"))
     if bound in BY_BOUND:
@@ -414,6 +422,14 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
             f"The last planned visit saves {amount(last)} hours of staleness, "
             f"{_against(last, price)} {required} (budget)."
         )
+
+
+def _shown_reasons(plan: Document) -> Iterator[str]:
+    """Yield sentences on what list pages show of a page, or a list page of others."""
+    if (shown := plan.get("shown")) is not None:
+        yield SHOWN_FOLLOWED.format(shown=shown) if plan.get("follows") else SHOWN_IGNORED
+    if shows := plan.get("shows"):
+        yield f"It shows changes of {count(shows, 'item')}, and is visited for their sake, too."
 
 
 def _against(value: float, price: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.keys import CATEGORY_PREFIX
 from crawler.items import Kind
+from crawler.planning.signals import Signals, signals_of
 from crawler.storage import sites
 from crawler.storage.client import Database
 from crawler.storage.columns import Keys, keys_of_texts
@@ -35,6 +36,7 @@ class Gathered:
     histories:      with exact times where the stated dates are reliable
     reliable_dates: (s,) whether the dates of each site are reliable
     fixed:          (n,) visits a day at the fixed intervals, for targets without a plan
+    signals:        what list pages and sitemaps show; None: not read
     """
 
     watched: Watched
@@ -43,13 +45,16 @@ class Gathered:
     histories: Histories
     reliable_dates: Flags
     fixed: Floats
+    signals: Signals | None = None
 
 
 async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
     """Return the input of a plan. Raises ConfigError if a site's settings contradict each other."""
     stored = await sites.of_spiders(db, watched.spiders)
     dates = date_counts(watched)
-    return await gather_some(db, watched, stored, dates.reliable(), config, now_hours)
+    gathered = await gather_some(db, watched, stored, dates.reliable(), config, now_hours)
+    signals = await signals_of(db, watched, gathered.histories, now_hours)
+    return replace(gathered, signals=signals)
 
 
 async def gather_some(

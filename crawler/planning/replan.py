@@ -51,7 +51,7 @@ from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlan
 from crawler.storage.targets import ADAPTIVE
 from crawler.utils.process import Say, return_large_blocks
-from crawler.utils.text import amount, period, rounded_up
+from crawler.utils.text import amount, count, period, rounded_up
 from crawler.utils.time import EPOCH
 from schedules import calendar
 from schedules.allocation.plan import Plan, draft, plan, sampled
@@ -130,11 +130,34 @@ class Replan:
             "last_value": _rounded(made.worth[rows]),
             "limited_by": [LIMITS[number] for number in made.bound[rows]],
         }
+        if isinstance(made, Plan) and made.signals is not None:
+            columns |= self._shown(made, rows)
         if self.policy == ADAPTIVE:
             columns["min_hours"] = population.min_hours[rows].tolist()
             columns["max_hours"] = population.max_hours[rows].tolist()
         each = zip(*columns.values(), strict=True)
         return (dict(zip(columns, values, strict=True)) for values in each)
+
+    def _shown(self, made: Plan, rows: Ints) -> dict[str, list[Any]]:
+        """Return what list pages show of some targets, and how many targets each list page shows.
+
+        Flags of targets that are not followed change too fast; without a source, none is set.
+        """
+        signals = self.gathered.signals
+        assert signals is not None
+        coverage, n = signals.coverage, len(made.rate)
+        recall, covers = np.full(n, np.nan), np.zeros(n, np.int64)
+        recall[coverage.item] = coverage.recall
+        covers[coverage.source] = np.diff(coverage.first)
+        is_covered, follows = ~np.isnan(recall[rows]), made.follows[rows]
+        return {
+            "shown": _rounded(recall[rows]),
+            "shows": covers[rows].tolist(),
+            "follows": [
+                bool(flag) if covered else None
+                for covered, flag in zip(is_covered, follows, strict=True)
+            ],
+        }
 
 
 def _rounded(values: Floats) -> list[float | None]:
@@ -231,14 +254,18 @@ async def effect_of(db: Database, watched: Watched, now: datetime, *, everything
 
 def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime) -> Replan:
     """Return the plan for pages. Raises ConfigError if the options cannot be met."""
-    hours, schedules = hours_of(now), gathered.watched.schedules
+    hours, schedules, signals = hours_of(now), gathered.watched.schedules, gathered.signals
+    histories = signals.histories if signals else gathered.histories
     terms, budget = terms_of(gathered, options, effect, hours)
     # The budget of a goal is computed without caps and without keeping current schedules, so the
     # plan may fall slightly short.
     tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
     while True:
         try:
-            made = plan(gathered.population, gathered.histories, terms, hours, schedules)
+            made = plan(
+                gathered.population, histories, terms, hours, schedules,
+                signals.coverage if signals else None,
+            )  # fmt: skip
         except BudgetTooSmall as error:
             raise too_small(budget.per_day, error, gathered.population.max_hours) from None
         freshness, age_days = float(1 - made.stale.mean()), float(made.age_days.mean())
@@ -257,6 +284,8 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     if terms.policy == ADAPTIVE:
         document["limits"] = limits_of(gathered)
     document["at"] = now
+    if signals is not None:
+        document["warnings"] += signals.lost
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
@@ -386,6 +415,10 @@ async def _carry_out(
             await plans.activate(db, replan.document, replan.batches(), longest)
         finally:
             await finding_silences
+        if (signals := task.gathered.signals) is not None and len(signals.audited):
+            ids = list(task.gathered.watched.ids.of(signals.audited))
+            say(f"visiting {count(len(ids), 'page')} of silent list pages")
+            await targets.make_due(db, ids, now)
     seconds = round(time.perf_counter() - task.began, 3)
     second = await runs.second_requests(db, replan.document["spiders"], now)
     return replan_report(

@@ -197,6 +197,10 @@ class ReplanTotals(TypedDict):
     """For pages: mean freshness."""
     age_days: float | None
     """For pages: mean age in days."""
+    lists_per_day: float | None
+    """For pages: visits of list pages and sitemaps that show changes, part of the requests."""
+    flags_per_day: float | None
+    """For pages: expected visits that these cause, part of the requests."""
     load: float | None
     """For pages: requests as a share of those of daily crawling."""
     daily: DailyTotals | None

@@ -21,6 +21,7 @@ from crawler.storage.feed_reader import feed_of
 from crawler.storage.paging import Key
 from crawler.storage.search import texts_of
 from crawler.storage.search_pages import Filters, FoundPage, SearchOrder
+from crawler.storage.search_versions import find_versions
 
 COLUMNS = 180
 MAX_VALUES, MAX_CATEGORIES, MAX_ALSO = 5, 3, 20
@@ -47,6 +48,8 @@ class Found(TypedDict):
     """An item or a post that a search found."""
 
     id: str
+    """Id of the post; of an earlier version, its own."""
+    post: str
     """Id of the post."""
     kind: Literal["item", "post"]
     """`item` of a site, or `post` of a feed."""
@@ -65,7 +68,11 @@ class Found(TypedDict):
     categories: list[str]
     """Categories, at most three."""
     date: datetime
-    """Date of publication, else time of the first visit."""
+    """Date of publication, else time of the first visit; of an earlier version, its time."""
+    version: str | None
+    """Hash of the content of an earlier version; null for the current content."""
+    more_versions: int
+    """Number of older versions that match, among those read for the page."""
     published: datetime | None
     """Date of publication; null if unknown or implausible."""
     snippet: str
@@ -101,7 +108,10 @@ async def search(
     order: SearchOrder = "best",
 ) -> SearchPage:
     """Return a page of a search; raises ConfigError for the key of another list."""
-    page = await storage.find(db, query, filters, limit, after, order)
+    if filters.kind == "version":
+        page = await find_versions(db, query, filters, limit, after)
+    else:
+        page = await storage.find(db, query, filters, limit, after, order)
     # In a thread: a passage of a long text takes tens of milliseconds.
     found = await asyncio.to_thread(lambda: [_found(item, query) for item in page.items])
     await _add_others(db, page, found)
@@ -119,6 +129,7 @@ def _found(item: Document, query: Query) -> Found:
     shows_text = any(map(str.isalnum, hit.text))
     return {
         "id": item["_id"],
+        "post": item["post"] if "post" in item else item["_id"],
         "kind": "post" if "feed" in item else "item",
         "name": name.text or item.get("url") or item.get("feed") or item["_id"],
         "name_marks": _spans(name.marks),
@@ -128,6 +139,8 @@ def _found(item: Document, query: Query) -> Found:
         "url": item.get("url"),
         "categories": list(item.get("categories") or ())[:MAX_CATEGORIES],
         "date": item["date"],
+        "version": item.get("version"),
+        "more_versions": item.get("more", 0),
         "published": item["published"],
         "snippet": hit.text if shows_text else "",
         "marks": _spans(hit.marks) if shows_text else [],
@@ -153,7 +166,7 @@ async def _add_others(db: Database, page: FoundPage, found: list[Found]) -> None
     """Add the sources and near-duplicates of each item, the titles of feeds, and the targets."""
     (copies, counts), stored = await asyncio.gather(
         storage.copies_of(db, page.items),
-        storage.stored_targets(db, [each["id"] for each in found if each["kind"] == "item"]),
+        storage.stored_targets(db, [each["post"] for each in found if each["kind"] == "item"]),
     )
     others: list[list[Document]] = []
     for item, each in zip(page.items, found, strict=True):
@@ -163,7 +176,7 @@ async def _add_others(db: Database, page: FoundPage, found: list[Found]) -> None
         each["copies"] = len(sources) + sum(
             counts.get(source["_id"], 0) for source in item["sources"]
         )
-        each["target"] = each["id"] if each["id"] in stored else None
+        each["target"] = each["post"] if each["post"] in stored else None
     rows = [*page.items, *(row for of_item in others for row in of_item)]
     titles = await feed_reader.titles(db, {feed_of(row) for row in rows if "feed" in row})
     for item, each, of_item in zip(page.items, found, others, strict=True):

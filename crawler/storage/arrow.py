@@ -1,4 +1,4 @@
-"""Read batches of targets as columns, with PyMongoArrow: values become no Python objects.
+"""Read batches of documents as columns, with PyMongoArrow: values become no Python objects.
 
 Slow to import: only a replan needs this module.
 """
@@ -20,7 +20,7 @@ from schedules.history import Floats, Ints
 # The usual pool keeps freed memory: 15 MB more at the peak of a replan of 200,000 targets.
 pa.set_memory_pool(pa.system_memory_pool())
 TIME, BINARY, TEXTS = pa.timestamp("ms"), BinaryType(0), pa.list_(pa.string())
-SCHEMA = Schema(
+TARGETS = Schema(
     {
         "_id": pa.string(),
         "spider": pa.string(),
@@ -48,27 +48,38 @@ SCHEMA = Schema(
                 "phase_hours": pa.float64(),
             }
         ),
+        "lastmod": TIME,
     }
 )
+# Which list page shows which item (`_id`s of targets), whether with a digest of its entry, and when
+# it has shown another content.
+EDGES = Schema(
+    {
+        "list": pa.string(), "item": pa.string(), "has_digest": pa.bool_(),
+        "since": TIME, "showed": pa.list_(TIME),
+    }
+)  # fmt: skip
+# Visits of list pages.
+LOOKS = Schema({"target": pa.string(), "at": TIME})
 
 
-def targets_of(data: bytes) -> Targets:
-    """Return the targets of a batch, not empty, that the server sent.
+def columns_of(data: bytes, schema: Schema = TARGETS) -> Columns:
+    """Return the columns of a batch of documents, not empty, that the server sent.
 
     Raises StorageError if it is damaged.
     """
     # A value of another type than that of the schema is missing, as it is for the crawl.
-    context = PyMongoArrowContext(SCHEMA, codec_options=DEFAULT_CODEC_OPTIONS, allow_invalid=True)
+    context = PyMongoArrowContext(schema, codec_options=DEFAULT_CODEC_OPTIONS, allow_invalid=True)
     try:
         context.process_bson_stream(data)
     except InvalidBSON:
         raise StorageError("the server sent a damaged document") from None
     (batch,) = context.finish().to_batches()
-    return Targets(batch)
+    return Columns(batch)
 
 
-class Targets:
-    """Hold n targets. A path such as `plan.slots` names a column.
+class Columns:
+    """Hold n documents. A path such as `plan.slots` names a column.
 
     rows: (n,) their places in the batch
     """
@@ -80,10 +91,10 @@ class Targets:
     def __len__(self) -> int:
         return len(self._batch)
 
-    def with_equal(self, path: str, other: str) -> Targets:
-        """Return the targets in which two columns have the same text."""
+    def with_equal(self, path: str, other: str) -> Columns:
+        """Return the documents in which two columns have the same text."""
         equal = pc.equal(self._column(path), self._column(other)).fill_null(False)
-        return Targets(self._batch.filter(equal), np.flatnonzero(equal))
+        return Columns(self._batch.filter(equal), np.flatnonzero(equal))
 
     def numbers(self, path: str) -> Floats:
         """Return (n,) numbers; times in milliseconds since 1970; NaN where there is none."""
@@ -102,10 +113,12 @@ class Targets:
         return _texts_of(self._column(path).storage)
 
     def lists(self, path: str) -> tuple[Ints, Ints]:
-        """Return the (n,) lengths of lists of numbers, and their elements."""
+        """Return the (n,) lengths of lists of numbers, and their elements; times as `numbers`."""
         column = self._column(path)
         lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-        return lengths.astype(np.int64), column.flatten().to_numpy().astype(np.int64)
+        elements = column.flatten()
+        elements = elements.cast(pa.int64()) if elements.type == TIME else elements
+        return lengths.astype(np.int64), elements.to_numpy().astype(np.int64)
 
     def names(self, path: str) -> Names:
         """Return (n,) names: texts, the first of each list of texts, or ids in hexadecimal."""

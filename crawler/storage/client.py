@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -28,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from pymongo import AsyncMongoClient, DeleteOne, ReplaceOne, UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
@@ -481,6 +482,22 @@ async def aggregated(
 ) -> list[Document]:
     """Return all results of an aggregation."""
     return await (await collection.aggregate(stages, **options)).to_list(None)
+
+
+async def raw_batches(
+    collection: AsyncCollection[Document], stages: Sequence[Document], **options: Any
+) -> AsyncGenerator[bytes]:
+    """Yield the batches of an aggregation as the server sends them, without empty ones."""
+    cursor = await collection.aggregate_raw_batches(list(stages), **options)
+    async with cursor:
+        # The server prepares the next batch while one is read.
+        next_batch = asyncio.ensure_future(anext(cursor, None))
+        while (batch := await next_batch) is not None:
+            next_batch = asyncio.ensure_future(anext(cursor, None))
+            # Sends the request before decoding blocks the event loop.
+            await asyncio.sleep(0)
+            if batch:
+                yield cast(bytes, batch)
 
 
 async def count_by(

@@ -6,17 +6,17 @@ columns, so that no value becomes a Python object.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.client import Database, Document, in_batches, raw_batches
 from crawler.storage.columns import (
     BETWEEN,
     Keys,
@@ -34,6 +34,7 @@ from schedules.history import (
     FIELD_CHANGE,
     MINUTES,
     FieldHistories,
+    Flags,
     Floats,
     Histories,
     Ints,
@@ -43,7 +44,7 @@ from schedules.history import (
 from schedules.schedule import Schedules
 
 if TYPE_CHECKING:
-    from crawler.storage.arrow import Targets
+    from crawler.storage.arrow import Columns
 
 BATCH = 3000
 # Keys per query: with URLs of 2,000 bytes, they fill a quarter of the largest possible query.
@@ -52,7 +53,7 @@ HOUR_SECONDS = 3600
 # A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2
 NAMES = ("spider", "kind", "plan.id", "categories")
-TIMES = ("next_visit", "visited_at", "history.since", "history.until")
+TIMES = ("next_visit", "visited_at", "history.since", "history.until", "lastmod")
 COUNTS = ("refreshed", "feed_size", "history.false_dates")
 HOURS = (
     "plan.every_hours", "plan.phase_hours", "stated_interval_hours",
@@ -69,7 +70,7 @@ FIELDS = dict.fromkeys(
 NAMED = {"spiders": "spider", "kinds": "kind", "categories": "category", "plans": "plan"}
 PER_TARGET = (
     "key", *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "feed_min_hours",
-    "min_hours", "max_hours", "false_dates",
+    "min_hours", "max_hours", "false_dates", "has_lastmod",
 )  # fmt: skip
 # Keys from which the borders of ranges are chosen.
 KEYS_OF_A_RANGE = 50
@@ -92,6 +93,7 @@ class Watched:
     feed_min_hours: (n,) minimum interval that a feed requests; 0: none
     min_hours, max_hours: (n,) limits of the interval that were set for the target; 0: none
     false_dates: (n,) visits with a new Last-Modified and the old content
+    has_lastmod: (n,) whether a sitemap has stated a date
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     fields:     changes of the fields of items that the current selectors extracted
@@ -117,6 +119,7 @@ class Watched:
     min_hours: Floats
     max_hours: Floats
     false_dates: Ints
+    has_lastmod: Flags
     histories: Histories
     fields: FieldHistories
     stated: Floats
@@ -240,16 +243,9 @@ async def read_sample(
 async def _add(db: Database, columns: _Columns, query: Document, options: dict[str, Any]) -> None:
     """Add the targets that a query matches. options: arguments of the aggregation."""
     pipeline: list[Document] = [{"$match": query}, {"$project": FIELDS}]
-    cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
-    async with cursor:
-        # The server prepares the next batch while one is read.
-        next_batch = asyncio.ensure_future(anext(cursor, None))
-        while (batch := await next_batch) is not None:
-            next_batch = asyncio.ensure_future(anext(cursor, None))
-            # Sends the request before decoding blocks the event loop.
-            await asyncio.sleep(0)
-            if batch:
-                columns.add(cast(bytes, batch))
+    async with aclosing(raw_batches(db.targets, pipeline, **options)) as batches:
+        async for batch in batches:
+            columns.add(batch)
 
 
 class _Columns:
@@ -257,9 +253,9 @@ class _Columns:
 
     def __init__(self) -> None:
         # Slow to import, and only a replan needs it.
-        from crawler.storage.arrow import targets_of
+        from crawler.storage.arrow import columns_of
 
-        self._targets_of = targets_of
+        self._columns_of = columns_of
         self.ids = TextColumn()
         self.keys = NumberColumn(np.uint64)
         self.names = {path: NameColumn() for path in NAMES}
@@ -275,7 +271,7 @@ class _Columns:
 
     def add(self, data: bytes) -> None:
         """Append a batch of targets, as the server sends them."""
-        batch = self._targets_of(data)
+        batch = self._columns_of(data)
         ids = batch.texts("_id")
         self.ids.extend(ids)
         # Computed here, while the server prepares the next batch.
@@ -301,7 +297,7 @@ class _Columns:
     def finish(self, now: float) -> Watched:
         """Return the arrays; now: hours since 1970, later changes are cut off."""
         spiders, kinds, plans, categories = (column.finish() for column in self.names.values())
-        next_visit, visited, since, until = (column.finish() for column in self.times.values())
+        next_visit, visited, since, until, dated = (each.finish() for each in self.times.values())
         refreshed, feed_size, false_dates = (column.finish() for column in self.counts.values())
         every, phase, feed_min, shortest, longest = (col.finish() for col in self.hours.values())
         changes, first = self.changes.finish(), offsets(self.changes_of.finish())
@@ -313,7 +309,8 @@ class _Columns:
         return Watched(
             self.ids.finish(), self.keys.finish(), *spiders, *kinds, *categories, *plans,
             next_visit, visited, refreshed, feed_size, feed_min, shortest, longest, false_dates,
-            histories, self.fields.finish(now), stated, schedules, ahead,
+            ~np.isnan(dated), histories, self.fields.finish(now), stated,
+            schedules, ahead,
         )  # fmt: skip
 
 
@@ -326,7 +323,7 @@ class _FieldColumns:
         self._names, self._since = NameColumn(), NumberColumn(np.float64)
         self._changes = NumberColumn(FIELD_CHANGE)
 
-    def add(self, batch: Targets) -> None:
+    def add(self, batch: Columns) -> None:
         """Append the field histories of a batch of targets."""
         # Values that other selectors extracted are not comparable with those that follow.
         own = batch.with_equal("field_history.digest", "selector_digest")

@@ -43,6 +43,8 @@ MAX_EDGES = 200
 MANY_PAGES = 10
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
 LASTMOD, LIST = "lastmod", "list"
+# The newest times at which an entry was another than before, which tell how much a list shows.
+MAX_SHOWN = 8
 # Hints of a kind are trusted while this share of the latest visits that they caused found a change,
 # and while there are fewer than MIN_JUDGED such visits.
 SAMPLE, MIN_JUDGED, MIN_SHARE = 100, 10, 0.2
@@ -112,9 +114,9 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
             depth = target.depth + 1
             links, new = await discover(db, part, patterns, depth, fetched.at, due, redundant_lists)
             discovered += new
-            await _record_lastmods(db, target.spider, links, due)
+            await _record_lastmods(db, fetched, links, due)
             items += [link for link in links if link.kind is Kind.ITEM]
-    await _update_edges(db, target, items, due)
+    await _update_edges(db, fetched, items, due)
     has_too_many = patterns.traps.left_out > left_out
     fetched.selector_digest = (
         wrapper.capped_digest(target) if has_too_many else wrapper.selector_digest(target.kind)
@@ -138,8 +140,8 @@ async def shows_news(db: Database, fetched: Fetched) -> bool:
     for keys in in_batches(list(links), BATCH):
         unknown = {links[key].url for key in keys}
         async for stored in db.targets.find({"_id": {"$in": keys}}, {"url": 1, "lastmod": 1}):
-            stated, before = links[stored["_id"]].lastmod, stored.get("lastmod")
-            if stated is not None and (before is None or abs(stated - before) >= MILLISECOND):
+            stated = links[stored["_id"]].lastmod
+            if stated is not None and _differs(stored.get("lastmod"), stated):
                 return True
             unknown.discard(stored["url"])
         if unknown:
@@ -271,34 +273,58 @@ async def discover(
     return [link for key, link in by_key.items() if key in stored] + admitted, inserted
 
 
-async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:
-    """Store each link's `lastmod`; if it is trusted, make targets due that were visited earlier."""
-    dated = [link for link in links if link.lastmod is not None]
-    if not dated:
+async def _record_lastmods(
+    db: Database, fetched: Fetched, links: Iterable[Link], due: datetime
+) -> None:
+    """Store new values of `lastmod`; if trusted, make targets due that were visited earlier."""
+    page = fetched.target
+    stated = {f"{page.spider} {link.url}": link for link in links if link.lastmod is not None}
+    if not stated:
         return
+    before = {
+        row["_id"]: row.get("lastmod")
+        async for row in db.targets.find({"_id": {"$in": list(stated)}}, {"lastmod": 1})
+    }
+    new = {
+        key: link.lastmod
+        for key, link in stated.items()
+        if link.lastmod is not None and (key not in before or _differs(before[key], link.lastmod))
+    }
     writes = []
-    if await _is_trusted(db, spider, LASTMOD):
+    if await is_trusted(db, page.spider, LASTMOD):
         writes = [
             UpdateOne(
-                {
-                    "_id": f"{spider} {link.url}",
-                    "lastmod": {"$ne": link.lastmod},
-                    "visited_at": {"$lt": link.lastmod},
-                }
-                | ALIVE,
+                {"_id": key, "visited_at": {"$lt": at}, "plan.follows": {"$ne": False}} | ALIVE,
                 hint_update(due, LASTMOD),
             )
-            for link in dated
+            for key, at in new.items()
         ]
-    writes += [
-        UpdateOne({"_id": f"{spider} {link.url}"}, {"$set": {"lastmod": link.lastmod}})
-        for link in dated
+    edges = [
+        UpdateOne({"_id": f"{key} {page.url}"}, _showed(fetched))
+        for key in new
+        if before.get(key) is not None
     ]
-    await db.targets.bulk_write(writes)
+    # Hints first: after a crash, the repetition skips dates that are stored.
+    await write_all(db.targets, writes)
+    await write_all(db.listings, edges)
+    await write_all(
+        db.targets, [UpdateOne({"_id": key}, {"$set": {"lastmod": at}}) for key, at in new.items()]
+    )
 
 
-async def _update_edges(db: Database, page: Target, links: list[Link], due: datetime) -> None:
+def _differs(before: datetime | None, stated: datetime) -> bool:
+    """Return whether a date is another than the stored one, in MongoDB's resolution of times."""
+    return before is None or abs(stated - before) >= MILLISECOND
+
+
+def _showed(fetched: Fetched) -> Document:
+    """Return the update of an edge whose list page shows another content of the item."""
+    return {"$push": {"showed": {"$each": [fetched.at], "$slice": -MAX_SHOWN}}}
+
+
+async def _update_edges(db: Database, fetched: Fetched, links: list[Link], due: datetime) -> None:
     """Hide the edges of items that a page no longer shows, and show those of new ones."""
+    page = fetched.target
     spider = page.spider
     query = {"spider": spider, "list": page.url}
     old = {edge["item"]: edge async for edge in db.listings.find(query)}
@@ -344,6 +370,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
                 "category": link.category,
                 "digest": link.digest,
                 "shown": True,
+                "since": fetched.at,
             }
             for link in part
             if link.url not in old
@@ -374,23 +401,27 @@ async def record_digests(db: Database, fetched: Fetched, due: datetime) -> None:
             f"{page.spider} {edge['item']}" for edge in changed if edge.get("digest") is not None
         ]
         # Items first: after a crash, the repetition skips edges whose digest is stored.
-        if items and await _is_trusted(db, page.spider, LIST):
-            # Skips items that are due anyway or were visited in this run.
+        if items and await is_trusted(db, page.spider, LIST):
+            # Skips items that were visited in this run, and those that change too fast to follow.
             query: Document = {
                 "_id": {"$in": items},
-                "next_visit": {"$gt": due},
                 "visited_at": {"$lt": due},
                 "consecutive_gone": 0,
+                "plan.follows": {"$ne": False},
             } | ALIVE
             await db.targets.update_many(query, hint_update(due, LIST))
         writes = [
-            UpdateOne({"_id": edge["_id"]}, {"$set": {"digest": digests[edge["_id"]]}})
+            UpdateOne(
+                {"_id": edge["_id"]},
+                {"$set": {"digest": digests[edge["_id"]]}}
+                | ({} if edge.get("digest") is None else _showed(fetched)),
+            )
             for edge in changed
         ]
         await write_all(db.listings, writes)
 
 
-async def _is_trusted(db: Database, spider: str, hint: str) -> bool:
+async def is_trusted(db: Database, spider: str, hint: str) -> bool:
     """Return whether enough of the latest visits caused by these hints found a change."""
     query = {"spider": spider, "hint": hint}
     cursor = db.visits.find(query, {"changed": 1}).sort("at", -1).limit(SAMPLE)

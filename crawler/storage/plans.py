@@ -100,6 +100,12 @@ class VisitPlan(TypedDict):
     """Hours of staleness that the last visit saves; for a feed: posts."""
     limited_by: str | None
     """What limits the number of visits, as in the collection `targets`."""
+    shown: float | None
+    """Share of its changes that a list page or a sitemap is expected to show; null: none does."""
+    shows: int | None
+    """Number of items of which it shows changes, as a list page or a sitemap."""
+    follows: bool | None
+    """False if change hints do not make it due, because it changes too fast."""
 
 
 def plan_of(target: Document) -> VisitPlan | None:

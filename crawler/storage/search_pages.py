@@ -40,7 +40,7 @@ from crawler.storage.search import (
     texts_of,
 )
 
-Kind = Literal["", "item", "post"]
+Kind = Literal["", "item", "post", "version"]
 SearchOrder = Literal["best", "newest"]
 # Posts that have the rarest word of a query and are ranked; all posts with any of its words if they
 # are scored by all of them; and posts of a rare word, with which other words need no count.
@@ -74,7 +74,7 @@ class Filters:
 
     site:     name of the spider of a source or copy
     category: this category and those below it
-    kind:     `item` of a site or `post` of a feed
+    kind:     `item` of a site, `post` of a feed, or earlier `version` of both
     since:    posts of this time and later
     until:    posts before this time
     """

@@ -541,6 +541,12 @@ def hint_update(due: datetime, hint: str) -> list[Document]:
     return [{"$set": {"next_visit": when, "hinted": True, "hint": hint}}]
 
 
+async def make_due(db: Database, ids: Sequence[str], now: datetime) -> None:
+    """Make targets due, without a change hint."""
+    due: Document = {"$set": {"next_visit": {"$min": ["$next_visit", now]}}}
+    await db.targets.update_many({"_id": {"$in": list(ids)}} | ALIVE, [due])
+
+
 def to_plan(spiders: Sequence[str] | None = None) -> Document:
     """Return a query for watched targets, except cells with a fixed period."""
     return watched(spiders) | {"plan.policy": {"$ne": PERIOD}}

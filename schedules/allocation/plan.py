@@ -161,6 +161,15 @@ class Plan:
         return float(self.signals.flagged(visits).sum()) / WEEK_DAYS
 
     @property
+    def lists_per_day(self) -> float:
+        """Return the scheduled visits of sources that show changes of others."""
+        if self.signals is None:
+            return 0.0
+        shown = self.signals.shown
+        sources = shown.source[np.diff(shown.first) > 0]
+        return float(self.schedules.visits_per_week[sources].sum()) / WEEK_DAYS
+
+    @property
     def requests_per_day(self) -> float:
         """Return the mean number of scheduled requests a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)

@@ -58,6 +58,21 @@ class Coverage:
         no_rows = np.empty(0, np.int64)
         return cls(no_rows, np.zeros(1, np.int64), no_rows, np.empty(0))
 
+    @classmethod
+    def of_edges(cls, item: Ints, source: Ints, recall: Floats) -> Coverage:
+        """Return the coverage of edges as of `one_source_each`.
+
+        item, source: (m,) rows of the targets of each edge, by source
+        recall: (m,) of each edge
+        """
+        sources, counts = np.unique(source, return_counts=True)
+        return cls(sources, offsets(counts), item, recall)
+
+    def with_items(self, kept: Flags) -> Coverage:
+        """Return the coverage of some items. kept: (m,)."""
+        counts = np.bincount(self.owner[kept], minlength=len(self.source))
+        return replace(self, first=offsets(counts), item=self.item[kept], recall=self.recall[kept])
+
     def of(self, rows: Ints, n: int) -> Coverage:
         """Return the coverage of some of n targets. rows: ascending."""
         number = np.full(n, -1)
@@ -76,6 +91,30 @@ class Coverage:
     def owner(self) -> Ints:
         """Return the (m,) number of each item's source."""
         return np.repeat(np.arange(len(self.source)), np.diff(self.first))
+
+
+def one_source_each(item: Ints, source: Ints, recall: Floats) -> Ints:
+    """Return the (m,) edges, by source, that give each item one of the sources that show it.
+
+    item, source: (k,) rows of the targets of each edge
+    recall: (k,) of each edge: the highest counts, then the source that shows most items
+    """
+    shows = np.bincount(source, minlength=1)[source]
+    order = np.lexsort((source, -shows, -recall, item))
+    best = order[np.flatnonzero(np.diff(item[order], prepend=-1))]
+    chosen: Ints = best[np.lexsort((item[best], source[best]))]
+    return chosen
+
+
+def believed(until: Floats, looked: Floats, recall: Floats) -> Floats:
+    """Return until when items are taken to be unchanged, of which their sources have shown nothing.
+
+    until:  (m,) last observation of each item
+    looked: (m,) last observation of its source
+    recall: (m,) share of the item's changes that the source shows
+    """
+    believed: Floats = until + recall * np.maximum(np.nan_to_num(looked - until), 0)
+    return believed
 
 
 def is_worthwhile(rate: Floats, worth: Floats, price: float, aim: Objective) -> Flags:
@@ -134,11 +173,7 @@ def signaled(estimates: Estimate, coverage: Coverage, price: float, aim: Objecti
     rates, population = estimates.all_rates, estimates.population
     worth = population.weight / population.cost
     items = coverage.item
-    wanted = is_worthwhile(rates.mean[items], worth[items], price, aim)
-    counts = np.bincount(coverage.owner[wanted], minlength=len(coverage.source))
-    shown = replace(
-        coverage, first=offsets(counts), item=items[wanted], recall=coverage.recall[wanted]
-    )
+    shown = coverage.with_items(is_worthwhile(rates.mean[items], worth[items], price, aim))
     node, weight = rates.node.copy(), population.weight.copy()
     full = node[shown.item]
     node[shown.item] = np.maximum(full * (1 - shown.recall)[:, None], LEAST_RATE)
@@ -204,103 +239,3 @@ def member_parts(n: int) -> list[slice]:
     """Return the parts in which members are read, so that profiles need little memory."""
     size = 20_000
     return [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
-
-
-# The prior of a source: what the sources of its site have shown, with the weight of this many
-# changes; and that of a site: one of four changes is shown, with the weight of four.
-PRIOR_CHANGES, SITE_HITS, SITE_CHANGES = 4.0, 1.0, 4.0
-# Even a source that has shown all changes misses some of the next ones; and items need visits that
-# would notice.
-MAX_RECALL = 0.98
-# Expected flags are believed like this number of them.
-EXPECTED_FLAGS, SCALES = 20.0, (0.5, 1.5)
-# A source that shows nothing although this many changes were expected is audited: this many of its
-# items are visited. If so many have changed, it has lost its trust, as if it had missed so many.
-SILENCE, AUDITED, LOST_CHANGES, LOST_MISSES = 5.0, 6, 2, 10.0
-# Evidence counts half after this time, and flags that were expected after a shorter one.
-HALF_LIFE_HOURS, RECENT_HOURS = 4.0 * WEEK_HOURS, float(WEEK_HOURS)
-
-
-@dataclass
-class Trust:
-    """Learn how many of the changes of their items s sources show.
-
-    hits:   (s,) changes that were found because of a flag
-    misses: (s,) changes that a visit found which the source had not shown
-    quiet:  (s,) changes that each source was expected to show since it last showed one
-    expected: number of flags that plans expected to be followed, before they were scaled
-    asked:    number of these that were
-    """
-
-    hits: Floats
-    misses: Floats
-    quiet: Floats
-    expected: float = 0.0
-    asked: float = 0.0
-
-    @classmethod
-    def of(cls, s: int) -> Trust:
-        """Return the trust in sources about which nothing is known."""
-        return cls(np.zeros(s), np.zeros(s), np.zeros(s))
-
-    def followed(self, source: int, *, hit: bool) -> None:
-        """Count a visit that a flag has caused. hit: whether it found a change."""
-        self.hits[source] += hit
-        self.asked += 1
-
-    def missed(self, source: int, share: float, recall: float, changes: float) -> None:
-        """Count a change that a source has not shown, if it came before the source's last visit.
-
-        share:   share of the time since the previous visit that is before the source's last visit
-        recall:  share of changes that the source shows, as expected so far; what a source had shown
-                 would have been flagged, so the change came rather after its visit
-        changes: expected number of changes since the previous visit; a visit finds several as one
-        """
-        before = (1 - recall) * share
-        hidden = max(before * changes, 1e-9)
-        several = hidden / -np.expm1(-hidden)
-        self.misses[source] += several * before / max(before + 1 - share, 1e-9)
-
-    def looked(self, source: int, expected: float, *, is_quiet: bool) -> None:
-        """Count a visit of a source.
-
-        expected: number of changes that it was expected to show
-        is_quiet: whether it showed none
-        """
-        self.quiet[source] = self.quiet[source] + expected if is_quiet else 0.0
-
-    def suspects(self) -> Ints:
-        """Return the sources that show nothing although they should: audit some of their items."""
-        return np.flatnonzero(self.quiet > SILENCE)
-
-    def audited(self, source: int, changed: int) -> bool:
-        """Judge a suspect by the number of audited items that have changed; return if it is lost.
-
-        The evidence for a source that is lost counts no more: it has changed.
-        """
-        self.quiet[source] = 0.0
-        if changed < LOST_CHANGES:
-            return False
-        self.hits[source], self.misses[source] = 0.0, LOST_MISSES
-        return True
-
-    def forget(self, hours: float) -> None:
-        """Let evidence lose weight with time."""
-        kept = 0.5 ** (hours / HALF_LIFE_HOURS)
-        self.hits, self.misses = self.hits * kept, self.misses * kept
-        recent = 0.5 ** (hours / RECENT_HOURS)
-        self.expected, self.asked = self.expected * recent, self.asked * recent
-
-    @property
-    def scale(self) -> float:
-        """Return the flags that were followed, divided by those that were expected."""
-        scale = (self.asked + EXPECTED_FLAGS) / (self.expected + EXPECTED_FLAGS)
-        return float(np.clip(scale, *SCALES))
-
-    def recall(self, site: Ints) -> Floats:
-        """Return the (s,) expected share of changes that each source shows. site: (s,)."""
-        hits, found = np.bincount(site, self.hits), np.bincount(site, self.hits + self.misses)
-        of_site = (hits + SITE_HITS) / (found + SITE_CHANGES)
-        own = self.hits + PRIOR_CHANGES * of_site[site]
-        recall = own / (self.hits + self.misses + PRIOR_CHANGES)
-        return np.minimum(recall, MAX_RECALL)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.random import Generator
 
 from schedules.allocation.plan import Plan, plan
-from schedules.allocation.signals import AUDITED, LEAST_WEIGHT, Coverage, Signaled, Trust
+from schedules.allocation.signals import LEAST_WEIGHT, Coverage, Signaled, believed
+from schedules.allocation.trust import AUDITED, Trust
 from schedules.evaluation.pages import first_week, polled
 from schedules.evaluation.world import (
     Span,
@@ -160,8 +161,8 @@ class _Watch:
             np.append(past.until, np.full(m, np.nan)),
         )
         rows = np.flatnonzero(self.list_of >= 0)
-        waited = self.last_list[self.list_of[rows]] - past.until[rows]
-        until[rows] += recall[self.list_of[rows]] * np.maximum(np.nan_to_num(waited), 0)
+        number = self.list_of[rows]
+        until[rows] = believed(past.until[rows], self.last_list[number], recall[number])
         return Histories(
             since, until, np.append(past.first, np.full(m, past.first[n])), past.after, past.by
         )

@@ -69,12 +69,11 @@ def _related(items: Sequence[Item]) -> str:
 
 def item_content(item: Item, now: datetime) -> Content:
     """Return the content of an item page."""
-    offer = item.offer(now)
-    stock = f"In stock ({offer.stock} available)" if offer.stock else "Out of stock"
+    price, stock = _price_and_stock(item, now)
     groups = list_items([link(f"/shop/{c}/", CATEGORIES[c][0]) for c in item.categories])
     html = f"""<article class="item" data-id="{item.number}">
 <h1>{escape(item.title)}</h1>
-<p class="price">£{offer.pence / 100:.2f}</p>
+<p class="price">{price}</p>
 <p class="stock">{stock}</p>
 <p class="rating" data-rating="{item.rating}">{item.rating} out of 5</p>
 <p class="added">Added <time datetime="{item.appears:%Y-%m-%d}">{item.appears:%d %B %Y}</time></p>
@@ -108,10 +107,32 @@ def post_content(post: Post, now: datetime, item: Item | None) -> Content:
     return Content(post.title, html)
 
 
-def category_content(name: str, items: Sequence[Item], number: int, more: bool) -> Content:
-    """Return page `number` of a category; `more` is true if a next page exists."""
-    lines = "\n".join(f'<li class="product">{link(i.path, i.title)}</li>' for i in items)
+def category_content(
+    name: str, items: Sequence[Item], number: int, more: bool, priced: datetime | None = None
+) -> Content:
+    """Return page `number` of a category; `more` is true if a next page exists.
+
+    priced: time of the prices and stocks to show; None: only names
+    """
+    lines = "\n".join(
+        f'<li class="product">{link(item.path, item.title)}{_offer(item, priced)}</li>'
+        for item in items
+    )
     return _list(CATEGORIES[name][0], "products", lines, (f"/shop/{name}/", number, more))
+
+
+def _offer(item: Item, at: datetime | None) -> str:
+    """Return price and stock at a time, as an entry of a list shows them; None: nothing."""
+    if at is None:
+        return ""
+    price, stock = _price_and_stock(item, at)
+    return f' <span class="price">{price}</span> <span class="stock">{stock}</span>'
+
+
+def _price_and_stock(item: Item, at: datetime) -> tuple[str, str]:
+    offer = item.offer(at)
+    stock = f"In stock ({offer.stock} available)" if offer.stock else "Out of stock"
+    return f"£{offer.pence / 100:.2f}", stock
 
 
 def posts_content(

@@ -105,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     options.add_argument("--seed", type=int, default=7)
     options.add_argument("--items", type=int, default=200)
+    options.add_argument("--priced", action="store_true", help="lists show prices and stocks")
     options.add_argument("--log-big", action="store_true", help="also log /big/ pages (slower)")
     options.add_argument("--practice", action="store_true", help="also serve the practice hosts")
     return options
@@ -113,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Serve until SIGTERM."""
     args = parser().parse_args()
-    world = World(seed=args.seed, items=args.items)
+    world = World(seed=args.seed, items=args.items, priced=args.priced)
     clock = FileClock(args.clock, world.start)
     site = DemoSite(world, clock, quick_big=not args.log_big, hosts=args.practice)
     serving.run(site, RequestLog(args.log), args.port)

@@ -58,13 +58,14 @@ class World:
     start: a Monday 00:00 UTC
     items: includes later arrivals
     per_week: changes a week of some items, by number, in place of random rates
+    priced: whether the lists of the shop show prices and stocks
     """
 
     def __init__(
         self, seed: int = 7, start: datetime = START, items: int = 200,
-        per_week: Mapping[int, float] = MappingProxyType({}),
+        per_week: Mapping[int, float] = MappingProxyType({}), *, priced: bool = False,
     ) -> None:  # fmt: skip
-        self.seed = seed
+        self.seed, self.priced = seed, priced
         self.start = start
         self.items = [
             replace(item, per_week=per_week.get(item.number, item.per_week))
@@ -144,7 +145,8 @@ class World:
         if match := _CATEGORY.fullmatch(path):
             members = [item for item in self.items if match[1] in item.categories]
             ends = {item.ends for item in members if item.ends is not None}
-            return {item.appears for item in members} | ends
+            offers = {at for item in members for at in item.times()} if self.priced else set()
+            return {item.appears for item in members} | ends | offers
         if match := _POSTS.fullmatch(path):
             return {post.published for post in self.posts if match[1] in (None, *post.tags)}
         return set()
@@ -174,7 +176,8 @@ class World:
         if not place.exists:
             return None
         shown = live[place.first : place.last]
-        return markup.category_content(name, shown, place.number, place.more)
+        priced = now if self.priced else None
+        return markup.category_content(name, shown, place.number, place.more, priced)
 
     def _post_list(self, tag: str | None, number: str | None, now: datetime) -> Content | None:
         if number == "1" or (tag is not None and tag not in TAGS):

@@ -78,6 +78,7 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         np.array([row.get("min_hours", 0.0) for row in pages]),
         np.array([row.get("max_hours", 0.0) for row in pages]),
         np.array([row["false_dates"] for row in pages]),
+        np.zeros(len(pages), np.bool_),
         Histories(ago("since"), ago("until"), first, after, by), NO_FIELDS, stated,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
     )  # fmt: skip

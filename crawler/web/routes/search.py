@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from bson import ObjectId
 from fastapi import APIRouter, Depends, Query, Request
@@ -116,7 +116,9 @@ def _selected(
     category: Annotated[
         str, Query(max_length=MAX_NAME, description="this category and those below it")
     ] = "",
-    kind: Annotated[Kind, Query(description="`item` of a site, or `post` of a feed")] = "",
+    kind: Annotated[
+        Kind, Query(description="`item` of a site, `post` of a feed, or earlier `version` of both")
+    ] = "",
     begin: Annotated[
         Day, Query(alias="from", description="first day (UTC), such as 2026-01-31")
     ] = "",
@@ -220,7 +222,7 @@ class NewSearch(BaseModel):
     q: str = Field("", max_length=MAX_QUERY, description="words, as for the search")
     site: str = Field("", max_length=200, description="name of the site; empty: all")
     category: str = Field("", max_length=MAX_NAME, description="category; empty: all")
-    kind: Kind = Field("", description="`item` or `post`; empty: both")
+    kind: Kind = Field("", description="`item`, `post` or `version`; empty: items and posts")
 
     def parts(self) -> dict[str, str]:
         """Return the words and filters; raises ConfigError if there are none."""
@@ -324,7 +326,8 @@ async def feed(
     owned = await saved.of_feed(store.db, secret)
     search = await allowed(request, store, owned, lambda search: search.user)
     query = search.query
-    kind: Kind = "item" if query.get("kind") == "item" else "post" if "kind" in query else ""
+    kinds: dict[str, Kind] = {name: name for name in get_args(Kind)}
+    kind = kinds.get(query.get("kind", ""), "")
     filters = Filters(query.get("site", ""), query.get("category", ""), kind)
     found = await report.search(
         store.db, Words.parse(query.get("q", "")), filters, FEED_ENTRIES, order="newest"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from bson import ObjectId
 
-from crawler.storage import posts, saved_searches, search_pages, users
+from crawler.storage import posts, saved_searches, search_pages, search_versions, users
 from tests.integration.harness import Db
 from tests.integration.known_pages import on
 from tests.integration.web.browser import Browser, Browsers
@@ -235,7 +235,7 @@ def test_frequent_words_list_the_newest(
     page = local.get("/search?q=moon&limit=50").text
     assert "This word is in thousands of items and posts, so they are not ranked" in page
     assert re.search(r"\d posts were searched for this page", page)
-    assert "Search older posts" in page
+    assert "Search older ones" in page
     page = local.get("/search?q=moon+-über").text
     assert re.search(r"None of the \d newest posts matches", page)
 
@@ -444,3 +444,94 @@ def test_removing_a_user_removes_the_saved_searches(
     save(anna, "Moon", q="moon")
     on(stored[1], lambda db: users.remove(db, "anna"))
     assert database.saved_searches.count_documents({}) == 0
+
+
+def put_version(db: Db, key: str, text: str, days: float, **fields: Any) -> str:
+    """Store an earlier version of an item or a post; return its content hash."""
+    spider, target = key.split(" ", 1)
+    content_hash = f"h{days}"
+    db.versions.insert_one(
+        {"_id": f"{key} {content_hash}", "spider": spider, "target": target, "size": len(text),
+         "content_hash": content_hash, "at": NOW - days * DAY,
+         "content": {"title": "Page", "main_text": text, **fields}}
+    )  # fmt: skip
+    return content_hash
+
+
+def found_versions(browser: Browser, q: str = "", **more: Any) -> list[dict[str, Any]]:
+    """Return the earlier versions that the API finds, in order."""
+    found = browser.get(f"/api/v1/search?{urlencode({'q': q, 'kind': 'version'} | more)}")
+    assert found.status_code == 200, found.text
+    return list(found.json()["found"])
+
+
+def test_what_a_page_no_longer_says_is_found_among_its_earlier_versions(
+    local: Browser, database: Db
+) -> None:
+    key = put(database, "lamp", "A lamp of oak.", content_hash="now", categories=["Lamps"])
+    times = {"first_seen": NOW, "next_visit": NOW}
+    database.targets.insert_one(
+        {"_id": key, "spider": "shop", "url": key.split()[1], "kind": "item"} | times
+    )
+    put_version(database, key, "A lamp of walnut.", 30)
+    newer = put_version(database, key, "A lamp of walnut wood, now cheaper.", 10)
+    put_version(database, key, "A lamp of ash.", 5, price="12.50")
+    assert names(local, "walnut") == []
+    (hit,) = found_versions(local, "walnut")
+    assert (hit["version"], hit["more_versions"], hit["target"]) == (newer, 1, key)
+    assert hit["post"] == key
+    page = local.get("/search?q=walnut&kind=version").text
+    assert "A lamp of <mark>walnut</mark> wood" in page
+    assert "as it was on" in page
+    assert "and in 1 older version" in page
+    link = re.search(r'<h2><a href="([^"]+)"', page)
+    assert link is not None
+    assert "now cheaper" in local.get(unescape(link[1])).text
+    assert "Search earlier versions" in local.get("/search?q=walnut").text
+
+
+def test_earlier_versions_by_phrase_value_category_site_and_day(
+    local: Browser, database: Db
+) -> None:
+    key = put(database, "lamp", "now", content_hash="now", categories=["Lamps/Desk"])
+    put_version(database, key, "A red lamp.", 20, price="12.50")
+    other = put(database, "chair", "now", spider="paper", content_hash="now")
+    put_version(database, other, "A red chair.", 3)
+    assert len(found_versions(local, "red")) == 2
+    assert [hit["post"] for hit in found_versions(local, '"red lamp"')] == [key]
+    assert [hit["post"] for hit in found_versions(local, "12.50")] == [key]
+    assert [hit["post"] for hit in found_versions(local, "red -lamp")] == [other]
+    assert [hit["post"] for hit in found_versions(local, "red", category="Lamps")] == [key]
+    assert [hit["post"] for hit in found_versions(local, "red", site="paper")] == [other]
+    day = (NOW - 20 * DAY).date()
+    assert [hit["post"] for hit in found_versions(local, **{"from": day, "to": day})] == [key]
+
+
+def test_current_contents_and_list_pages_are_no_earlier_versions(
+    local: Browser, database: Db
+) -> None:
+    put_version(database, put(database, "lamp", "A lamp.", content_hash="h1"), "A lamp.", 1)
+    put_version(database, "shop https://shop.example/all", "A lamp.", 1)
+    assert found_versions(local, "lamp") == []
+    assert "Nothing found" in local.get("/search?q=lamp&kind=version").text
+
+
+def test_each_earlier_version_is_on_one_page(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_versions, "HASHES", 4)
+    monkeypatch.setattr(search_versions, "MAX_HASHES", 8)
+    keys = [put(database, f"lamp{n}", "now", content_hash="now") for n in range(30)]
+    for n, key in enumerate(keys):
+        # Several versions of the same time, and every third one does not match.
+        put_version(database, key, "A lamp." if n % 3 else "A chair.", n // 5)
+    seen, cursor, pages = [], None, 0
+    while pages == 0 or cursor:
+        more = {"q": "lamp", "kind": "version", "limit": 7} | ({"cursor": cursor} if cursor else {})
+        found = local.get(f"/api/v1/search?{urlencode(more)}").json()
+        seen += [hit["post"] for hit in found["found"]]
+        cursor, pages = found["next"], pages + 1
+    assert sorted(seen) == sorted(key for n, key in enumerate(keys) if n % 3)
+    assert pages > 3, "of at most eight versions each"
+    answer = local.get("/api/v1/search?kind=version&cursor=x")
+    assert answer.status_code == 422

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.errors import StorageError
-from crawler.storage.arrow import targets_of
+from crawler.storage.arrow import columns_of
 from crawler.storage.columns import BETWEEN
 from crawler.utils.time import EPOCH
 
@@ -70,7 +70,7 @@ def millis(moment: datetime | None) -> float:
 @given(ROWS)
 def test_columns_hold_the_values_of_the_driver(rows: list[dict[str, Any]]) -> None:
     data = encoded(rows)
-    decoded, batch = bson.decode_all(data), targets_of(data)
+    decoded, batch = bson.decode_all(data), columns_of(data)
     assert list(batch.texts("_id")) == [row["_id"] for row in decoded]
     for path in ("next_visit", "history.since"):
         times = [millis(at(row, path, datetime)) for row in decoded]
@@ -93,7 +93,7 @@ def test_columns_hold_the_values_of_the_driver(rows: list[dict[str, Any]]) -> No
 
 @given(ROWS)
 def test_names_are_numbered(rows: list[dict[str, Any]]) -> None:
-    batch = targets_of(encoded(rows))
+    batch = columns_of(encoded(rows))
 
     def names_of(path: str) -> list[str | None]:
         table, places = batch.names(path)
@@ -108,7 +108,7 @@ def test_names_are_numbered(rows: list[dict[str, Any]]) -> None:
 
 @given(ROWS)
 def test_rows_with_equal_texts_are_selected(rows: list[dict[str, Any]]) -> None:
-    own = targets_of(encoded(rows)).with_equal("field_history.digest", "selector_digest")
+    own = columns_of(encoded(rows)).with_equal("field_history.digest", "selector_digest")
     digests = [(at(row, "field_history.digest", str), row.get("selector_digest")) for row in rows]
     equal = [i for i, (old, new) in enumerate(digests) if old is not None and old == new]
     assert own.rows.tolist() == equal
@@ -125,4 +125,4 @@ def test_truncated_batch_is_rejected(rows: list[dict[str, Any]], data: st.DataOb
     last = len(bson.encode({"_id": f"shop {len(rows) - 1}"} | rows[-1]))
     cut = data.draw(st.integers(1, last - 1))
     with pytest.raises(StorageError, match="damaged"):
-        targets_of(whole[:-cut])
+        columns_of(whole[:-cut])

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedules.allocation.plan import plan
-from schedules.allocation.signals import Coverage, Trust, signaled
+from schedules.allocation.signals import Coverage, signaled
+from schedules.allocation.trust import Trust
 from schedules.cost import Objective
 from schedules.estimation.estimate import NODES, estimate
 from schedules.evaluation.lists import Crawled, Lists, simulate_lists

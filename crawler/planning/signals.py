@@ -71,19 +71,13 @@ async def signals_of(
     recall = np.concatenate([each.recall[each.coverage.owner] for each in kinds])
     chosen = one_source_each(item, source, recall)
     coverage = Coverage.of_edges(item[chosen], source[chosen], recall[chosen])
-    trust = kinds[0].found.trust
-    for other in kinds[1:]:
-        trust = replace(
-            trust, asked=trust.asked + other.found.trust.asked,
-            expected=trust.expected + other.found.trust.expected,
-        )  # fmt: skip
     until = histories.until.copy()
     item = coverage.item
     until[item] = believed(
         until[item], histories.until[coverage.source][coverage.owner], coverage.recall
     )
     return Signals(
-        replace(coverage, scale=trust.scale),
+        coverage,
         replace(histories, until=until),
         np.unique(
             np.concatenate(

@@ -80,6 +80,8 @@ HALVINGS = 14
 # Rounds in which the price of a plan with signals is found between these shares of the price
 # without them, and the share of the smallest possible budget that is left to polls.
 SIGNAL_ROUNDS, LOWER_PRICE, HIGHER_PRICE, LEAST_SHARE = 10, 64.0, 8.0, 1.02
+# A plan with signals that spends more than its budget by this share is made again.
+SPENDING_TRIES, MAX_EXCESS = 3, 0.005
 # Slots are hours, so the maximum is one visit an hour.
 MAX_PER_DAY = 24.0
 # Number of targets from which the price and the surcharges are estimated.
@@ -230,11 +232,32 @@ def plan(
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
     current = Schedules.none(len(population)) if current is None else current
-    estimates, shows = estimate(population, histories), None
-    rates = estimates.all_rates
+    estimates = estimate(population, histories)
     if terms.policy == "optimal" and coverage is not None and len(coverage.item):
-        shows, terms = with_signals(estimates, coverage, terms, now_hours)
-        estimates = shows.estimates
+        return _plan_with_signals(estimates, coverage, terms, now_hours, current)
+    return _plan(estimates, terms, now_hours, current)
+
+
+def _plan_with_signals(
+    estimates: Estimate, coverage: Coverage, terms: Terms, now: float, current: Schedules
+) -> Plan:
+    """Return a plan in which sources show changes, within the budget with the flagged visits."""
+    shows, within = with_signals(estimates, coverage, terms, now)
+    least = min_per_day(estimates.population) * LEAST_SHARE
+    for _ in range(SPENDING_TRIES):
+        made = _with_shown(_plan(shows.estimates, within, now, current), shows, estimates.all_rates)
+        excess = made.requests_per_day + made.flags_per_day - terms.budget_per_day
+        left = max(within.budget_per_day - excess, least)
+        if excess <= MAX_EXCESS * terms.budget_per_day or left >= within.budget_per_day:
+            break
+        # More visits of the sources than at the price of the sample show more changes.
+        within = replace(within, budget_per_day=left)
+    return made
+
+
+def _plan(estimates: Estimate, terms: Terms, now_hours: float, current: Schedules) -> Plan:
+    """Return a plan for all targets with these estimates."""
+    population = estimates.population
     shard = Shard.of(estimates, current)
     if terms.policy == "optimal":
         sample, _ = sampled(estimates)
@@ -246,8 +269,7 @@ def plan(
         shard.value = shard.worth = np.full(n, np.nan)
         shard.bound = np.full(n, RULE, np.uint8)
     finish(shard)
-    made = plan_of(shard, price)
-    return made if shows is None else _with_shown(made, shows, rates)
+    return plan_of(shard, price)
 
 
 def with_signals(

@@ -148,12 +148,6 @@ class Signaled(NamedTuple):
         flags = (often * -np.expm1(-seen)).mean(axis=1) * self.shown.scale
         return np.asarray(np.bincount(self.shown.owner, flags, len(self.shown.source)), np.float64)
 
-    @property
-    def shown_rate(self) -> Floats:
-        """Return the (s,) changes a week that each source is expected to show."""
-        each = self.shown.recall * self.node.mean(axis=1) * self.shown.scale
-        return np.asarray(np.bincount(self.shown.owner, each, len(self.shown.source)), np.float64)
-
     def stale_shown(self, visits: Floats) -> Floats:
         """Return the (m,) share of time in which a shown change waits for the next source visit.
 

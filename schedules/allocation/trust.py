@@ -26,82 +26,41 @@ EXPECTED_FLAGS, SCALES = 20.0, (0.5, 1.5)
 # A source that shows nothing although this many changes were expected is audited: this many of its
 # items are visited. If so many have changed, it has lost its trust, as if it had missed so many.
 SILENCE, AUDITED, LOST_CHANGES, LOST_MISSES = 5.0, 6, 2, 10.0
-# Evidence counts half after this time, and flags that were expected after a shorter one.
-HALF_LIFE_HOURS, RECENT_HOURS = 4.0 * WEEK_HOURS, float(WEEK_HOURS)
+# Changes of the last weeks count; their weight halves in a shorter time.
+EVIDENCE_HOURS, HALF_LIFE_HOURS = 8.0 * WEEK_HOURS, 4.0 * WEEK_HOURS
+# Misses depend on the recall, so both are found together, in this many rounds.
+RECALL_ROUNDS = 4
+# A change that was not shown stands for at most this many.
+MAX_STANDS_FOR = 5.0
+# Hours in floating point may be a little less than whole minutes.
+MINUTE_ERROR = 1e-4
+# A source and an item may be visited in the same minute of a crawl, in any order.
+SAME_VISIT = 1 / MINUTES
+
+
+def flag_scale(followed: float, expected: float) -> float:
+    """Return the flags that were followed, divided by those that were expected."""
+    scale = (followed + EXPECTED_FLAGS) / (expected + EXPECTED_FLAGS)
+    return float(np.clip(scale, *SCALES))
 
 
 @dataclass
 class Trust:
-    """Learn how many of the changes of their items s sources show.
+    """Hold what is known about s sources.
 
-    hits:   (s,) changes that were found because of a flag
-    misses: (s,) changes that a visit found which the source had not shown
-    quiet:  (s,) changes that each source was expected to show since it last showed one
-    expected: number of flags that plans expected to be followed, before they were scaled
-    asked:    number of these that were
+    hits:   (s,) changes that each has shown
+    misses: (s,) changes that a visit found and each had not shown
+    quiet:  (s,) changes that each was expected to show since it last showed one
     """
 
     hits: Floats
     misses: Floats
     quiet: Floats
-    expected: float = 0.0
-    asked: float = 0.0
 
     @classmethod
     def of(cls, s: int) -> Self:
         """Return the trust in sources about which nothing is known."""
         return cls(np.zeros(s), np.zeros(s), np.zeros(s))
-
-    def followed(self, source: int, *, hit: bool) -> None:
-        """Count a visit that a flag has caused. hit: whether it found a change."""
-        self.hits[source] += hit
-        self.asked += 1
-
-    def missed(self, source: int, share: float, recall: float, changes: float) -> None:
-        """Count a change that a source has not shown, if it came before the source's last visit.
-
-        share:   share of the time since the previous visit that is before the source's last visit
-        recall:  share of changes that the source shows, as expected so far; what a source had shown
-                 would have been flagged, so the change came rather after its visit
-        changes: expected number of changes since the previous visit; a visit finds several as one
-        """
-        self.misses[source] += float(missed_changes(share, recall, changes))
-
-    def looked(self, source: int, expected: float, *, is_quiet: bool) -> None:
-        """Count a visit of a source.
-
-        expected: number of changes that it was expected to show
-        is_quiet: whether it showed none
-        """
-        self.quiet[source] = self.quiet[source] + expected if is_quiet else 0.0
-
-    def suspects(self) -> Ints:
-        """Return the sources that show nothing although they should: audit some of their items."""
-        return np.flatnonzero(self.quiet > SILENCE)
-
-    def audited(self, source: int, changed: int) -> bool:
-        """Judge a suspect by the number of audited items that have changed; return if it is lost.
-
-        The evidence for a source that is lost counts no more: it has changed.
-        """
-        self.quiet[source] = 0.0
-        if changed < LOST_CHANGES:
-            return False
-        self.hits[source], self.misses[source] = 0.0, LOST_MISSES
-        return True
-
-    def forget(self, hours: float) -> None:
-        """Let evidence lose weight with time."""
-        kept = 0.5 ** (hours / HALF_LIFE_HOURS)
-        self.hits, self.misses = self.hits * kept, self.misses * kept
-        recent = 0.5 ** (hours / RECENT_HOURS)
-        self.expected, self.asked = self.expected * recent, self.asked * recent
-
-    @property
-    def scale(self) -> float:
-        """Return the flags that were followed, divided by those that were expected."""
-        scale = (self.asked + EXPECTED_FLAGS) / (self.expected + EXPECTED_FLAGS)
-        return float(np.clip(scale, *SCALES))
 
     def recall(self, site: Ints) -> Floats:
         """Return the (s,) expected share of changes that each source shows. site: (s,)."""
@@ -112,28 +71,19 @@ class Trust:
         return np.minimum(recall, MAX_RECALL)
 
 
-def missed_changes(
-    share: Floats | float, recall: Floats | float, changes: Floats | float
-) -> Floats:
+def missed_changes(share: Floats, recall: Floats, changes: Floats) -> Floats:
     """Return the expected number of changes that sources have missed, for each found change.
 
-    share, recall, changes: as in `Trust.missed`
+    share:   share of the time since the previous visit that is before the source's last visit
+    recall:  share of changes that the source shows, as expected so far; what a source had shown
+             is known, so the change came rather after its visit
+    changes: expected number of changes since the previous visit; a visit finds several as one
     """
-    before = (1 - np.asarray(recall)) * share
+    before = (1 - recall) * share
     hidden = np.maximum(before * changes, 1e-9)
     several = hidden / -np.expm1(-hidden)
     missed: Floats = several * before / np.maximum(before + 1 - share, 1e-9)
     return missed
-
-
-# Changes of the last weeks count, with the weight that HALF_LIFE_HOURS leaves them.
-EVIDENCE_HOURS = 8.0 * WEEK_HOURS
-# Misses depend on the recall, so both are found together, in this many rounds.
-RECALL_ROUNDS = 4
-# Hours in floating point may be a little less than whole minutes.
-MINUTE_ERROR = 1e-4
-# A source and an item may be visited in the same minute of a crawl, in any order.
-SAME_VISIT_MINUTES = 1
 
 
 class Shown(NamedTuple):
@@ -200,56 +150,104 @@ def learned(
     place_of = np.full(n, -1)
     place_of[items] = np.arange(len(items))
     place = place_of[np.repeat(np.arange(n), np.diff(histories.first))]
-    since = np.maximum(shown.since, now - EVIDENCE_HOURS)
-    recent = np.flatnonzero(place >= 0)
-    recent = recent[histories.after[recent] >= since[place[recent]] - 1 / MINUTES]
-    place, after, by = place[recent], histories.after[recent], histories.by[recent]
-    owner, weight = coverage.owner[place], 0.5 ** ((now - by) / HALF_LIFE_HOURS)
-    moments = _moments(shown.at)
-    latest = by + SAME_VISIT_MINUTES / MINUTES
-    is_shown = _ends(moments, place, latest) > _ends(moments, place, after)
-    trust = Trust.of(s)
-    trust.hits = _sums(owner[is_shown], weight[is_shown], s)
-    last = np.full(s, -np.inf)
-    np.maximum.at(
-        last, coverage.owner[np.repeat(np.arange(len(items)), np.diff(shown.at.first))], shown.at.at
-    )
-
-    place, owner, weight = place[~is_shown], owner[~is_shown], weight[~is_shown]
-    after, by = after[~is_shown], by[~is_shown]
+    found = np.flatnonzero(place >= 0)
+    found = found[np.argsort(place[found], kind="stable")]
+    place, after, by = place[found], histories.after[found], histories.by[found]
     looks = _moments(shown.looks)
-    look = np.maximum(_ends(looks, owner, by) - 1, 0)
-    looked = np.full(len(owner), -np.inf)
-    if len(looks):
-        looked = np.where(looks[look] >> 32 == owner, shown.looks.at[look], -np.inf)
+    shows = _as_found(shown, coverage.owner, looks, place, by)
+
+    since = np.maximum(shown.since, now - EVIDENCE_HOURS)
+    recent = after >= since[place] - 1 / MINUTES
+    place, after, by = place[recent], after[recent], by[recent]
+    owner, weight = coverage.owner[place], 0.5 ** ((now - by) / HALF_LIFE_HOURS)
+    flags = _ends(shows, place, by + SAME_VISIT) - _ends(shows, place, after)
+    looked = _last(looks, shown.looks.at, owner, _ends(looks, owner, by))
     share = np.clip((looked - after) / np.maximum(by - after, 1 / MINUTES), 0, 1)
     changes = _rates(histories, items[place]) * (by - after)
+    # A visit that a shown change has caused does not tell whether there was another change, and
+    # one that comes before the next visit of the source does not, either. So changes that were not
+    # shown stand for those of all the time of their item.
+    begun = np.maximum(np.nan_to_num(histories.since[items], nan=np.inf), since)
+    hours = np.maximum(np.nan_to_num(histories.until[items]) - begun, 1.0)
+    masked = np.bincount(place, (by - after) * (flags > 0), len(items))
+    told = (1 - masked / hours) * _looked_share(place, by - after, coverage, shown.looks)
+    scaled = 1 / np.maximum(told, 1 / MAX_STANDS_FOR)
+
+    trust, none_shown = Trust.of(s), flags == 0
+    trust.hits = _sums(owner, weight * flags, s)
     for _ in range(RECALL_ROUNDS):
-        missed = weight * missed_changes(share, trust.recall(site)[owner], changes)
-        trust.misses = _sums(owner, missed, s)
-    counted = _sums(owner, share * (by > last[owner]), s)
+        missed = missed_changes(share, trust.recall(site)[owner], changes) * none_shown
+        trust.misses = _sums(owner, weight * scaled[place] * missed, s)
+    last = np.full(s, -np.inf)
+    showing = np.repeat(coverage.owner, np.diff(shown.at.first))
+    np.maximum.at(last, showing, shown.at.at)
+    counted = _sums(owner, share * (none_shown & (by > last[owner])), s)
 
     until = np.nan_to_num(histories.until[coverage.source], nan=-np.inf)
     begun = np.nan_to_num(histories.since[coverage.source], nan=np.inf)
     rates = _sums(coverage.owner, _rates(histories, items), s)
     trust.quiet = trust.recall(site) * rates * np.maximum(until - np.maximum(last, begun), 0)
-    is_new = shown.at.at > now - RECENT_HOURS
-    trust.asked = float(np.count_nonzero(is_new))
-    trust.expected = float(np.count_nonzero(is_shown & (histories.by[recent] > now - RECENT_HOURS)))
     return Learned(trust, counted)
+
+
+def _looked_share(place: Ints, hours: Floats, coverage: Coverage, looks: Times) -> Floats:
+    """Return the (m,) mean share of the time between two visits of each item before a look.
+
+    place, hours: (c,) item of each change, and hours between the visits before and after it
+    """
+    m = len(coverage.item)
+    counts = np.diff(looks.first)
+    ends = np.append(looks.at, np.nan)
+    span = ends[np.maximum(looks.first[1:] - 1, 0)] - ends[looks.first[:-1]]
+    gap = np.where(counts > 1, span / np.maximum(counts - 1, 1), np.inf)[coverage.owner]
+    mean = np.bincount(place, hours, m) / np.maximum(np.bincount(place, minlength=m), 1)
+    mean = np.maximum(mean, 1 / MINUTES)
+    share: Floats = np.where(mean >= gap, 1 - gap / (2 * mean), mean / (2 * gap))
+    return share
+
+
+def _as_found(shown: Shown, source: Ints, looks: Ints, place: Ints, by: Floats) -> Ints:
+    """Return the moments at which items were shown with another content, or changed before.
+
+    A source shows a change that a visit has found since the source's visit before, too. Such a
+    moment counts as that of the change, else it would count for the next one.
+
+    source: (m,) of each item
+    looks:  moments of the visits of the sources
+    place, by: (c,) item and time of each found change, in this order
+    """
+    item = np.repeat(np.arange(len(source)), np.diff(shown.at.first))
+    at, owner = shown.at.at, source[item]
+    before = _last(looks, shown.looks.at, owner, np.searchsorted(looks, _keys(owner, at)))
+    changes = _keys(place, by)
+    known = _last(changes, by, item, _ends(changes, item, at + SAME_VISIT))
+    moments = _keys(item, np.where(known > before, np.minimum(known, at), at))
+    return np.sort(moments)
+
+
+def _last(moments: Ints, at: Floats, row: Ints, end: Ints) -> Floats:
+    """Return the time of the last moment of each row before a place; -inf without one."""
+    if not len(moments):
+        return np.full(len(row), -np.inf)
+    place = np.maximum(end - 1, 0)
+    times: Floats = np.where((end > 0) & (moments[place] >> 32 == row), at[place], -np.inf)
+    return times
 
 
 def _ends(moments: Ints, row: Ints, at: Floats) -> Ints:
     """Return how many of the ordered moments are not later than a time of each row."""
-    wanted = (row << 32) | np.floor(np.maximum(at, 0) * MINUTES + MINUTE_ERROR).astype(np.int64)
-    return np.searchsorted(moments, wanted, side="right")
+    return np.searchsorted(moments, _keys(row, np.maximum(at, 0)), side="right")
 
 
 def _moments(times: Times) -> Ints:
-    """Return a number for each time, ordered by row and minute; histories have whole minutes."""
-    row = np.repeat(np.arange(len(times.first) - 1), np.diff(times.first))
-    moments: Ints = (row << 32) | np.floor(times.at * MINUTES + MINUTE_ERROR).astype(np.int64)
-    return moments
+    """Return a number for each time, ordered by row and time."""
+    return _keys(np.repeat(np.arange(len(times.first) - 1), np.diff(times.first)), times.at)
+
+
+def _keys(row: Ints, at: Floats) -> Ints:
+    """Return a number for each row and minute; histories have whole minutes."""
+    keys: Ints = (row << 32) | np.floor(at * MINUTES + MINUTE_ERROR).astype(np.int64)
+    return keys
 
 
 def _sums(owner: Ints, weight: Floats, s: int) -> Floats:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.random import Generator
 
 from schedules.allocation.plan import Plan, plan
-from schedules.allocation.signals import LEAST_WEIGHT, Coverage, Signaled, believed
-from schedules.allocation.trust import AUDITED, Trust
+from schedules.allocation.signals import LEAST_WEIGHT, Coverage, believed
+from schedules.allocation.trust import Learned, Shown, flag_scale, learned
 from schedules.evaluation.pages import first_week, polled
 from schedules.evaluation.world import (
     Span,
@@ -28,7 +28,7 @@ from schedules.evaluation.world import (
     visits_of,
 )
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times, offsets
-from schedules.population import MONDAY_HOURS, Population
+from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
@@ -107,65 +107,77 @@ class _Watch:
         self.site = self.population.site[n:]
         # Last visit of each page that has found a change.
         self.found_at = np.full(n, -np.inf)
-        # Last time at which a list showed something new of a page that may have been known.
-        self.unclear_at = np.full(n, -np.inf)
-        # Of each page, as of the last plan: changes a week, and whether flags are followed.
-        self.rate, self.follows = np.zeros(n), np.zeros(n, np.bool_)
-        self.trust = Trust.of(m)
+        # Whether flags of each page are followed, as of the last plan.
+        self.follows = np.zeros(n, np.bool_)
+        # Times at which lists have shown something new of each page, and of the visits of lists.
+        self.showed: list[list[float]] = [[] for _ in range(n)]
+        self.looks: list[list[float]] = [[] for _ in range(m)]
+        self.lost = np.zeros(m, np.bool_)
+        # Flags of the last weeks that were followed, and that plans expected before scaling.
+        self.asked = self.expected = 0.0
         self.done: list[tuple[Ints, Floats]] = []
         self.followed: list[float] = []
+
+    @property
+    def coverage(self) -> Coverage:
+        """Return which pages each list shows, as far as it is not learned."""
+        lists = self.lists
+        sources = np.arange(self.n, len(self.population))
+        return Coverage(sources, lists.first, lists.item, np.zeros(len(lists.item)))
+
+    def learned(self, past: Histories, now: float) -> Learned:
+        """Return what visits have found about the lists."""
+        items = self.lists.item
+        shown = Shown(
+            _times([self.showed[row] for row in items.tolist()]),
+            np.full(len(items), -np.inf), _times(self.looks),
+        )  # fmt: skip
+        return learned(self.coverage, self._with_lists(past), shown, self.site, now)
 
     def replan(self, past: Histories, now: float) -> Plan:
         """Plan the pages that exist now, and all lists."""
         there, n, m = self.world.there(now), self.n, len(self.lists)
         rows = np.concatenate([there, np.arange(n, n + m)])
-        recall = self.recall = self.trust.recall(self.site)
-        self.scale = self.trust.scale
-        coverage = Coverage(
-            np.arange(n, n + m), self.lists.first, self.lists.item,
-            np.repeat(recall, np.diff(self.lists.first)), self.scale,
-        )  # fmt: skip
+        recall = self.recall = self.learned(past, now).judged().recall(self.site)
+        self.scale = flag_scale(self.asked, self.expected)
+        coverage = replace(
+            self.coverage, recall=np.repeat(recall, np.diff(self.lists.first)), scale=self.scale
+        )
         made = plan(
             self.population.of(rows), self._histories(past, recall).of(rows), self.terms, now,
             self.current.of(rows), coverage.of(rows, n + m),
         )  # fmt: skip
         self.current = placed(made.schedules, rows, n + m)
-        self.rate, self.follows = np.zeros(n), np.zeros(n, np.bool_)
-        self.rate[there] = made.rate[: len(there)]
+        self.follows = np.zeros(n, np.bool_)
         self.follows[there] = made.follows[: len(there)]
-        self._expect(made.signals)
         return made
 
-    def _expect(self, signals: Signaled | None) -> None:
-        """Remember what each list is expected to show, by the hour of the week."""
-        m = len(self.lists)
-        self.shown_rate, self.shown_mass = np.zeros(m), np.zeros((m, WEEK_HOURS + 1))
-        if signals is not None and signals.estimates.given is not None:
-            self.shown_rate = signals.shown_rate
-            self.shown_mass[:, 1:] = np.cumsum(signals.estimates.given.profile, axis=1)
-
-    def _expected(self, number: int, after: float, until: float) -> float:
-        """Return the number of changes that a list is expected to show of a period (UTC clock)."""
-        weeks, hours = np.divmod(np.array([after, until]) - MONDAY_HOURS, WEEK_HOURS)
-        mass = weeks + np.interp(hours, np.arange(WEEK_HOURS + 1), self.shown_mass[number])
-        return float(self.shown_rate[number] * (mass[1] - mass[0]))
+    def expect(self, made: Plan, hours: float) -> None:
+        """Remember how many flags a plan expected in some hours."""
+        self.expected += made.flags_per_day / self.scale * hours / DAY_HOURS
+        kept = 0.5 ** (hours / WEEK_HOURS)
+        self.expected, self.asked = self.expected * kept, self.asked * kept
 
     def _histories(self, past: Histories, recall: Floats) -> Histories:
         """Return the histories of pages and lists.
 
         A page of which its list has shown nothing since its last visit is probably unchanged.
         """
-        n, m = self.n, len(self.lists)
-        since, until = (
-            np.append(past.since, np.full(m, np.nan)),
-            np.append(past.until, np.full(m, np.nan)),
-        )
+        whole = self._with_lists(past)
+        until = np.append(past.until, np.full(len(self.lists), np.nan))
         rows = np.flatnonzero(self.list_of >= 0)
         number = self.list_of[rows]
         until[rows] = believed(past.until[rows], self.last_list[number], recall[number])
+        return replace(whole, since=np.where(np.isnan(until), np.nan, whole.since), until=until)
+
+    def _with_lists(self, past: Histories) -> Histories:
+        """Return the histories of pages and lists; lists themselves have no changes."""
+        m = len(self.lists)
+        begun = np.array([looks[0] if looks else np.nan for looks in self.looks])
         return Histories(
-            since, until, np.append(past.first, np.full(m, past.first[n])), past.after, past.by
-        )
+            np.append(past.since, begun), np.append(past.until, self.last_list),
+            np.append(past.first, np.full(m, past.first[self.n])), past.after, past.by,
+        )  # fmt: skip
 
     def visits(self, past: Histories, now: float, until: float) -> Histories:
         """Visit what is due in a period and what is flagged; return the histories afterwards."""
@@ -184,26 +196,32 @@ class _Watch:
             if row >= self.n:
                 self._visit_list(row - self.n, time, last, since, found)
             elif self._is_there(row, time) and not time <= last[row]:
-                self._visit(row, time, last, since, found, flagged_after=None)
+                self._visit(row, time, last, since, found)
         return _extended(past, since, last, found)
 
     def audit(self, past: Histories, now: float) -> tuple[Histories, bool]:
-        """Visit items of lists that are suspiciously silent; return whether any trust is lost."""
+        """Visit items of silent lists; return whether a list has lost its trust since the plan."""
         last, since, found = past.until.copy(), past.since.copy(), list[tuple[int, float, float]]()
-        is_lost = False
-        for number in self.trust.suspects().tolist():
-            rows = self.lists.item[self.lists.first[number] : self.lists.first[number + 1]]
-            rows = rows[self.follows[rows] & ~(last[rows] >= now)]
-            likely = np.argsort(-self.rate[rows] * (now - last[rows]), kind="stable")
-            before = len(found)
-            for row in rows[likely][:AUDITED].tolist():
-                if self._is_there(row, now):
-                    self._visit(row, now, last, since, found, flagged_after=None)
-            is_lost |= self.trust.audited(number, len(found) - before)
+        result = self.learned(past, now)
+        for row in result.to_audit(self.coverage, self._with_lists(past), now).tolist():
+            if self._is_there(row, now) and last[row] < now:
+                self._visit(row, now, last, since, found)
+        is_lost = bool((result.is_lost & ~self.lost).any())
+        self.lost = result.is_lost
         return _extended(past, since, last, found), is_lost
 
     def _is_there(self, row: int, time: float) -> bool:
         return not self.world.began[row] > time and bool(self.world.ends[row] >= time)
+
+    def look_daily(self, since: float, until: float) -> None:
+        """Visit all lists daily, as in a first week without a plan, in which no flag is needed."""
+        for number in range(len(self.lists)):
+            first = since + self.rng.uniform(0, DAY_HOURS)
+            for time in np.arange(first, until, DAY_HOURS).tolist():
+                self._visit_list(number, time, *self._no_visits())
+
+    def _no_visits(self) -> tuple[Floats, Floats, list[tuple[int, float, float]]]:
+        return np.full(self.n, np.nan), np.full(self.n, np.nan), []
 
     def _visit_list(
         self, number: int, time: float, last: Floats, since: Floats,
@@ -211,48 +229,37 @@ class _Watch:
     ) -> None:  # fmt: skip
         lists, before = self.lists, self.last_list[number]
         self.last_list[number] = time
+        self.looks[number].append(time)
         self.done.append((np.array([self.n + number]), np.array([time])))
         if np.isnan(before):
             return
         rows = lists.item[lists.first[number] : lists.first[number + 1]]
         new = _counts(self.shown, rows, before, min(time, lists.fails)) > 0
         new |= self.rng.random(len(rows)) < lists.false
-        is_quiet = not new[self.follows[rows]].any()
-        self.trust.looked(number, self._expected(number, before, time), is_quiet=is_quiet)
+        for row in rows[new].tolist():
+            self.showed[row].append(time)
         # What a visit since then has found is new on the list, but no longer to us.
-        is_known = self.found_at[rows] > before
-        self.unclear_at[rows[new & is_known]] = time
-        new &= ~is_known
+        new &= ~(self.found_at[rows] > before)
         for row in rows[new & self.follows[rows]].tolist():
             if self._is_there(row, time) and last[row] < time:
                 self.followed.append(time)
-                self._visit(row, time, last, since, found, flagged_after=before)
+                self.asked += 1
+                self._visit(row, time, last, since, found)
 
     def _visit(
         self, row: int, time: float, last: Floats, since: Floats,
-        found: list[tuple[int, float, float]], flagged_after: float | None,
+        found: list[tuple[int, float, float]],
     ) -> None:  # fmt: skip
-        before, number = last[row], int(self.list_of[row])
+        before = last[row]
         self.done.append((np.array([row]), np.array([time])))
         last[row] = time
         if np.isnan(before):
             since[row] = time
             return
-        is_changed = bool(_counts(self.world.changes, np.array([row]), before, time)[0])
-        if flagged_after is not None:
-            self.trust.followed(number, hit=is_changed)
-        if not is_changed:
+        if not _counts(self.world.changes, np.array([row]), before, time)[0]:
             return
-        is_clear = self.unclear_at[row] <= before
-        if flagged_after is None and number >= 0 and self.follows[row] and is_clear:
-            # The list has missed a change that came before its last visit.
-            looked = np.nan_to_num(self.last_list[number], nan=before)
-            share = float(np.clip((looked - before) / (time - before), 0, 1))
-            changes = float(self.rate[row]) * (time - before) / WEEK_HOURS
-            self.trust.missed(number, share, float(self.recall[number]), changes)
         self.found_at[row] = time
-        after = before if flagged_after is None else max(before, flagged_after)
-        found.append((row, after, time))
+        found.append((row, before, time))
 
 
 def simulate_lists(
@@ -266,6 +273,7 @@ def simulate_lists(
         now = min(span.start + WEEK_HOURS, span.stop)
         begun.append(first_week(world, span.start, now))
         past = seen(past, begun[0], world.changes)
+        watch.look_daily(span.start, now)
     else:
         past, now = polled(world, span.start, span.split), span.split
     recalls, due = list[Floats](), now
@@ -274,12 +282,10 @@ def simulate_lists(
         past, is_lost = watch.audit(past, now)
         if is_lost or now >= due:
             made, due = watch.replan(past, now), now + replan_hours
-            recalls.append(watch.trust.recall(watch.site))
+            recalls.append(watch.recall)
         until = min(now + DAY_HOURS, due, span.stop)
         past = watch.visits(past, now, until)
-        unscaled = made.flags_per_day / watch.scale
-        watch.trust.expected += unscaled * (until - now) / DAY_HOURS
-        watch.trust.forget(until - now)
+        watch.expect(made, until - now)
         now = until
     visits = times_of(watch.n + len(lists), watch.done)
     n = watch.n
@@ -304,6 +310,11 @@ def _with_lists(population: Population, lists: Lists) -> Population:
         min_hours=np.append(population.min_hours, np.ones(m)),
         max_hours=np.append(population.max_hours, population.max_hours[first]),
     )
+
+
+def _times(rows: list[list[float]]) -> Times:
+    at = [time for row in rows for time in row]
+    return Times(offsets(np.array([len(row) for row in rows], np.int64)), np.array(at, np.float64))
 
 
 def _shown_only(changes: Times, shown: Flags) -> Times:

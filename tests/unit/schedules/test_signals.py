@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from schedules.allocation.plan import plan
 from schedules.allocation.signals import Coverage, signaled
-from schedules.allocation.trust import Trust
 from schedules.cost import Objective
 from schedules.estimation.estimate import NODES, estimate
 from schedules.evaluation.lists import Crawled, Lists, simulate_lists
@@ -206,25 +205,3 @@ def test_nodes_of_a_source_keep_the_mean_rate(weights: list[float], rates: list[
     found = shows.estimates.all_rates.node[n]
     assert found.mean() == pytest.approx(expected)
     assert (np.diff(found) >= -1e-9).all()
-
-
-def test_trust_starts_low_and_follows_the_site() -> None:
-    trust, site = Trust.of(3), np.array([0, 0, 1])
-    assert trust.recall(site) == pytest.approx([0.25] * 3)
-    for _ in range(40):
-        trust.followed(0, hit=True)
-    of_known, of_sibling, of_other = trust.recall(site)
-    assert of_known > of_sibling > 0.8
-    assert of_other == pytest.approx(0.25)
-    for _ in range(40):
-        trust.missed(0, share=1.0, recall=0.5, changes=0.1)
-    assert trust.recall(site)[0] == pytest.approx(0.5, abs=0.05)
-
-
-def test_evidence_is_forgotten() -> None:
-    trust, site = Trust.of(1), np.array([0])
-    for _ in range(10):
-        trust.followed(0, hit=True)
-    before = trust.recall(site)[0]
-    trust.forget(26 * WEEK_HOURS)
-    assert trust.recall(site)[0] < before

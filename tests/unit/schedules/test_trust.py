@@ -11,9 +11,11 @@ from schedules.allocation.signals import Coverage, one_source_each
 from schedules.allocation.trust import (
     LOST_MISSES,
     MAX_RECALL,
-    SAME_VISIT_MINUTES,
+    SAME_VISIT,
     Learned,
     Shown,
+    Trust,
+    flag_scale,
     learned,
 )
 from schedules.history import MINUTES, Floats, Histories, Ints, Times, offsets
@@ -123,7 +125,7 @@ def test_a_list_is_not_blamed_for_changes_after_its_last_visit() -> None:
     assert crawl.learned().trust.misses.sum() < 0.05 * blamed
 
 
-@pytest.mark.parametrize(("minutes", "hits"), [(0, 1), (SAME_VISIT_MINUTES, 1), (5, 0)])
+@pytest.mark.parametrize(("minutes", "hits"), [(0, 1), (SAME_VISIT * MINUTES, 1)])
 def test_list_and_item_may_be_visited_in_any_order_in_a_minute(minutes: int, hits: int) -> None:
     by = NOW - 24
     histories = Histories(
@@ -176,3 +178,22 @@ def test_evidence_is_at_most_what_was_found(seed: int, recall: float) -> None:
     assert 0 <= trust.hits.sum() <= len(crawl.histories.by)
     assert trust.misses.sum() >= 0
     assert 0 <= crawl.recall() <= MAX_RECALL
+
+
+def test_trust_starts_low_and_follows_the_site() -> None:
+    trust, site = Trust.of(3), np.array([0, 0, 1])
+    assert trust.recall(site) == pytest.approx([0.25] * 3)
+    trust.hits[0] = 40
+    of_known, of_sibling, of_other = trust.recall(site)
+    assert of_known > of_sibling > 0.8
+    assert of_other == pytest.approx(0.25)
+    trust.misses[0] = 40
+    assert trust.recall(site)[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_flags_are_expected_as_they_were_followed_so_far() -> None:
+    assert flag_scale(0, 0) == 1
+    assert flag_scale(100, 100) == 1
+    assert flag_scale(150, 100) == pytest.approx(1.4, abs=0.05)
+    assert flag_scale(5000, 100) == 1.5, "at most"
+    assert flag_scale(0, 1000) == 0.5, "at least"

@@ -44,6 +44,7 @@ from crawler.planning.options import (
 )
 from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.report_types import ReplanReport
+from crawler.planning.signals import Signals
 from crawler.planning.silence import store_silences
 from crawler.storage import histories, plans, runs, targets
 from crawler.storage.client import Database, Document
@@ -55,13 +56,21 @@ from crawler.utils.text import amount, count, period, rounded_up
 from crawler.utils.time import EPOCH
 from schedules import calendar
 from schedules.allocation.plan import Plan, draft, plan, sampled
+from schedules.allocation.trust import flag_scale
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.intervals import DEFAULT_FEED_SIZE
 from schedules.population import min_per_day
-from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
+from schedules.schedule import (
+    FREQUENCY_CLASSES,
+    WEEK_DAYS,
+    WEEK_HOURS,
+    Schedule,
+    Schedules,
+    nearest_class,
+)
 from schedules.terms import LIMITS, BudgetTooSmall, Terms
 
 DIGITS = 5
@@ -256,16 +265,14 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     """Return the plan for pages. Raises ConfigError if the options cannot be met."""
     hours, schedules, signals = hours_of(now), gathered.watched.schedules, gathered.signals
     histories = signals.histories if signals else gathered.histories
+    coverage = replace(signals.coverage, scale=scale_of(signals, effect)) if signals else None
     terms, budget = terms_of(gathered, options, effect, hours)
     # The budget of a goal is computed without caps and without keeping current schedules, so the
     # plan may fall slightly short.
     tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
     while True:
         try:
-            made = plan(
-                gathered.population, histories, terms, hours, schedules,
-                signals.coverage if signals else None,
-            )  # fmt: skip
+            made = plan(gathered.population, histories, terms, hours, schedules, coverage)
         except BudgetTooSmall as error:
             raise too_small(budget.per_day, error, gathered.population.max_hours) from None
         freshness, age_days = float(1 - made.stale.mean()), float(made.age_days.mean())
@@ -284,9 +291,20 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     if terms.policy == ADAPTIVE:
         document["limits"] = limits_of(gathered)
     document["at"] = now
-    if signals is not None:
+    if signals is not None and coverage is not None:
+        document["totals"]["flags_scale"] = coverage.scale
         document["warnings"] += signals.lost
     return Replan(gathered, made, terms.policy, document, written, hours)
+
+
+def scale_of(signals: Signals, effect: Effect) -> float:
+    """Return the flags that were followed in a week, divided by those that plans expected."""
+    latest = {str(each["_id"]): each["totals"] for each in effect.latest.values() if each}
+    per_day = sum(
+        float(totals.get("flags_per_day") or 0) / float(totals.get("flags_scale") or 1)
+        for totals in latest.values()
+    )
+    return flag_scale(signals.followed, per_day * WEEK_DAYS) if per_day else 1.0
 
 
 def replanned_feeds(

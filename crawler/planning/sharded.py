@@ -56,7 +56,7 @@ from crawler.planning.replan import (
     replan_parts,
 )
 from crawler.planning.report_types import ReplanReport
-from crawler.storage import alarms, histories, plans, runs, sites, targets
+from crawler.storage import alarms, histories, plans, runs, signals, sites, targets
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
@@ -161,6 +161,9 @@ class PageShard(InFiles, Shard):
     fixed: Floats
 
 
+WITHOUT_LISTS = "planned without what list pages show, as in all shards. Use --engine local"
+
+
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """Hold the engine and the number of shards of a replan; None: by the number of targets."""
@@ -234,6 +237,8 @@ class _Replan:
 
         stored, dated = common.stored, common.reliable_dates
         document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
+        if await signals.are_stored(db, document["spiders"]):
+            document["warnings"].append(WITHOUT_LISTS)
         moved = figures.updated
         if not dry_run:
             say(f"writing {moved:,} of {figures.targets:,} plans")

@@ -23,6 +23,7 @@ from crawler.utils.time import EPOCH
 from schedules.allocation.signals import Coverage, believed, one_source_each
 from schedules.allocation.trust import EVIDENCE_HOURS, Learned, Shown, learned
 from schedules.history import Flags, Floats, Histories, Ints
+from schedules.schedule import WEEK_HOURS
 
 SHOWN_BY = {LIST: "list page", LASTMOD: "sitemap"}
 
@@ -34,12 +35,14 @@ class Signals:
     coverage:  which targets show changes of which others, and how many of them
     histories: of all targets, longer for those of which their sources have shown nothing
     audited:   rows of items to visit now, because their sources are silent
+    followed:  number of visits that change hints have caused in the last week
     lost:      warnings about sources that no longer show what they did
     """
 
     coverage: Coverage
     histories: Histories
     audited: Ints
+    followed: int = 0
     lost: tuple[str, ...] = ()
 
 
@@ -83,6 +86,9 @@ async def signals_of(
             np.concatenate(
                 [each.found.to_audit(each.coverage, watched.histories, now_hours) for each in kinds]
             )
+        ),
+        await storage.count_followed(
+            db, watched.spiders, EPOCH + timedelta(hours=now_hours - WEEK_HOURS)
         ),
         tuple(
             text

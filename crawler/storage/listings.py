@@ -402,16 +402,13 @@ async def record_digests(db: Database, fetched: Fetched, due: datetime) -> None:
         ]
         # Items first: after a crash, the repetition skips edges whose digest is stored.
         if items and await is_trusted(db, page.spider, LIST):
-            # Skips items that were visited in this run, those that change too fast to follow, and
-            # those whose change a visit has found since the list was read last.
+            # Skips items that were visited in this run, and those that change too fast to follow.
             query: Document = {
                 "_id": {"$in": items},
                 "visited_at": {"$lt": due},
                 "consecutive_gone": 0,
                 "plan.follows": {"$ne": False},
             } | ALIVE
-            if page.visited_at is not None:
-                query["changed_at"] = {"$not": {"$gt": page.visited_at}}
             await db.targets.update_many(query, hint_update(due, LIST))
         writes = [
             UpdateOne(

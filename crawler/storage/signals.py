@@ -97,6 +97,12 @@ async def read_edges(db: Database, keys: Keys, spiders: Sequence[str]) -> Edges:
     return edges.of(np.flatnonzero((source >= 0) & (item >= 0) & (source != item)))
 
 
+async def are_stored(db: Database, spiders: Sequence[str]) -> bool:
+    """Return whether a list page or a sitemap of these spiders has shown a change."""
+    query: Document = {"spider": {"$in": list(spiders)}, "showed": {"$exists": True}}
+    return await db.listings.find_one(query, {"_id": 1}) is not None
+
+
 async def read_looks(db: Database, ids: Texts, since: datetime) -> Times:
     """Return the times since `since` at which targets were read, in order; ids: (s,) their `_id`s.
 
@@ -137,6 +143,12 @@ async def trusted_hints(db: Database, spiders: Sequence[str]) -> Flags:
     """Return the (s, len(HINTS)) flags of the hints that crawls of each spider follow."""
     flags = [[await is_trusted(db, spider, hint) for hint in HINTS] for spider in spiders]
     return np.array(flags, np.bool_).reshape(-1, len(HINTS))
+
+
+async def count_followed(db: Database, spiders: Sequence[str], since: datetime) -> int:
+    """Return the number of visits since a time that change hints have caused."""
+    query: Document = {"spider": {"$in": list(spiders)}, "hint": {"$in": HINTS}}
+    return await db.visits.count_documents(query | {"at": {"$gte": since}})
 
 
 class _Rows:

@@ -1,7 +1,7 @@
 """Learn how many of the changes of their items sources show, and notice when they stop.
 
-A crawl knows it from its own visits: a flag that found a change is a hit, and a change that a visit
-found without a flag is a miss, if it came before the last visit of the source.
+A crawl knows it from its own visits: a change that the source has shown is a hit, and a change that
+a visit found is a miss if the next visit of the source does not show it, either.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from schedules.allocation.signals import Coverage
 from schedules.history import MINUTES, Flags, Floats, Histories, Ints, Times
+from schedules.population import MONDAY_HOURS
 from schedules.schedule import WEEK_HOURS
 
 # The prior of a source: what the sources of its site have shown, with the weight of this many
@@ -32,6 +33,9 @@ EVIDENCE_HOURS, HALF_LIFE_HOURS = 8.0 * WEEK_HOURS, 4.0 * WEEK_HOURS
 RECALL_ROUNDS = 4
 # A change that was not shown stands for at most this many.
 MAX_STANDS_FOR = 5.0
+# When a source shows changes is smoothed over some hours to both sides, and mixed with as many
+# changes at all hours.
+BLUR_HOURS, EVEN_CHANGES = 3, 10.0
 # Hours in floating point may be a little less than whole minutes.
 MINUTE_ERROR = 1e-4
 # A source and an item may be visited in the same minute of a crawl, in any order.
@@ -71,21 +75,6 @@ class Trust:
         return np.minimum(recall, MAX_RECALL)
 
 
-def missed_changes(share: Floats, recall: Floats, changes: Floats) -> Floats:
-    """Return the expected number of changes that sources have missed, for each found change.
-
-    share:   share of the time since the previous visit that is before the source's last visit
-    recall:  share of changes that the source shows, as expected so far; what a source had shown
-             is known, so the change came rather after its visit
-    changes: expected number of changes since the previous visit; a visit finds several as one
-    """
-    before = (1 - recall) * share
-    hidden = np.maximum(before * changes, 1e-9)
-    several = hidden / -np.expm1(-hidden)
-    missed: Floats = several * before / np.maximum(before + 1 - share, 1e-9)
-    return missed
-
-
 class Shown(NamedTuple):
     """Hold what s sources have shown of their m items.
 
@@ -104,10 +93,12 @@ class Learned(NamedTuple):
 
     trust:  hits, misses, and the changes that each was expected to show since it last showed one
     missed: (s,) number of changes since then that visits found and the source did not show
+    looked: (s,) number of changes since then that visits of items would have found
     """
 
     trust: Trust
     missed: Floats
+    looked: Floats
 
     def judged(self) -> Trust:
         """Return the trust, in which sources that are silent and have missed changes have lost."""
@@ -129,7 +120,7 @@ class Learned(NamedTuple):
 
     def to_audit(self, coverage: Coverage, histories: Histories, now: float) -> Ints:
         """Return the items to visit, which tell whether a silent source still shows changes."""
-        silent = np.flatnonzero(self.is_suspect & ~self.is_lost)
+        silent = np.flatnonzero(self.is_suspect & ~self.is_lost & (self.looked < SILENCE))
         audited = [np.empty(0, np.int64)]
         for source in silent.tolist():
             items = coverage.item[coverage.first[source] : coverage.first[source + 1]]
@@ -161,49 +152,65 @@ def learned(
     place, after, by = place[recent], after[recent], by[recent]
     owner, weight = coverage.owner[place], 0.5 ** ((now - by) / HALF_LIFE_HOURS)
     flags = _ends(shows, place, by + SAME_VISIT) - _ends(shows, place, after)
-    looked = _last(looks, shown.looks.at, owner, _ends(looks, owner, by))
-    share = np.clip((looked - after) / np.maximum(by - after, 1 / MINUTES), 0, 1)
-    changes = _rates(histories, items[place]) * (by - after)
-    # A visit that a shown change has caused does not tell whether there was another change, and
-    # one that comes before the next visit of the source does not, either. So changes that were not
-    # shown stand for those of all the time of their item.
+    until = np.nan_to_num(histories.until[coverage.source], nan=-np.inf)
+    # A later visit of the source would have shown the change. If it has shown something before, it
+    # may have been this change.
+    given = _moments(shown.at)
+    is_shown = _ends(given, place, by + SAME_VISIT) > _ends(given, place, after)
+    is_missed = (flags == 0) & ~is_shown & (until[owner] > by + SAME_VISIT)
+    # A visit that a shown change has caused does not tell whether there was another change, too. So
+    # a missed change stands for those of all the time of its item.
     begun = np.maximum(np.nan_to_num(histories.since[items], nan=np.inf), since)
     hours = np.maximum(np.nan_to_num(histories.until[items]) - begun, 1.0)
     masked = np.bincount(place, (by - after) * (flags > 0), len(items))
-    told = (1 - masked / hours) * _looked_share(place, by - after, coverage, shown.looks)
-    scaled = 1 / np.maximum(told, 1 / MAX_STANDS_FOR)
+    stands_for = 1 / np.maximum(1 - masked / hours, 1 / MAX_STANDS_FOR)
 
-    trust, none_shown = Trust.of(s), flags == 0
+    trust = Trust.of(s)
     trust.hits = _sums(owner, weight * flags, s)
+    changes = _rates(histories, items[place]) * (by - after)
     for _ in range(RECALL_ROUNDS):
-        missed = missed_changes(share, trust.recall(site)[owner], changes) * none_shown
-        trust.misses = _sums(owner, weight * scaled[place] * missed, s)
+        # A visit finds several changes as one.
+        hidden = np.maximum((1 - trust.recall(site)[owner]) * changes, 1e-9)
+        several = stands_for[place] * hidden / -np.expm1(-hidden)
+        trust.misses = _sums(owner, weight * several * is_missed, s)
     last = np.full(s, -np.inf)
     showing = np.repeat(coverage.owner, np.diff(shown.at.first))
     np.maximum.at(last, showing, shown.at.at)
-    counted = _sums(owner, share * (none_shown & (by > last[owner])), s)
+    counted = _sums(owner, is_missed & (by > last[owner]), s)
 
-    until = np.nan_to_num(histories.until[coverage.source], nan=-np.inf)
     begun = np.nan_to_num(histories.since[coverage.source], nan=np.inf)
-    rates = _sums(coverage.owner, _rates(histories, items), s)
-    trust.quiet = trust.recall(site) * rates * np.maximum(until - np.maximum(last, begun), 0)
-    return Learned(trust, counted)
+    rates = _sums(coverage.owner, _rates(histories, items), s) * WEEK_HOURS
+    weeks = _weeks(showing, shown.at.at, s, np.maximum(last, begun), until)
+    trust.quiet = trust.recall(site) * rates * weeks
+    calm = np.maximum(last, begun)[coverage.owner]
+    visited = np.maximum(np.nan_to_num(histories.until[items]) - calm, 0)
+    found_by_now = _sums(coverage.owner, _rates(histories, items) * visited, s)
+    return Learned(trust, counted, found_by_now)
 
 
-def _looked_share(place: Ints, hours: Floats, coverage: Coverage, looks: Times) -> Floats:
-    """Return the (m,) mean share of the time between two visits of each item before a look.
+def _weeks(showing: Ints, at: Floats, s: int, since: Floats, until: Floats) -> Floats:
+    """Return the (s,) lengths of periods in weeks, by when each source usually shows changes.
 
-    place, hours: (c,) item of each change, and hours between the visits before and after it
+    showing, at: source and time of each shown change
     """
-    m = len(coverage.item)
-    counts = np.diff(looks.first)
-    ends = np.append(looks.at, np.nan)
-    span = ends[np.maximum(looks.first[1:] - 1, 0)] - ends[looks.first[:-1]]
-    gap = np.where(counts > 1, span / np.maximum(counts - 1, 1), np.inf)[coverage.owner]
-    mean = np.bincount(place, hours, m) / np.maximum(np.bincount(place, minlength=m), 1)
-    mean = np.maximum(mean, 1 / MINUTES)
-    share: Floats = np.where(mean >= gap, 1 - gap / (2 * mean), mean / (2 * gap))
-    return share
+    hour = ((at - MONDAY_HOURS) % WEEK_HOURS).astype(np.int64)
+    counts = np.bincount(showing * WEEK_HOURS + hour, minlength=s * WEEK_HOURS)
+    counts = counts.reshape(s, WEEK_HOURS).astype(np.float64)
+    near = [np.roll(counts, k, axis=1) for k in range(-BLUR_HOURS, BLUR_HOURS + 1)]
+    blurred = np.mean(near, axis=0) + EVEN_CHANGES / WEEK_HOURS
+    mass = np.cumsum(blurred, axis=1) / blurred.sum(axis=1, keepdims=True)
+    mass = np.concatenate([np.zeros((s, 1)), mass], axis=1)
+    rows = np.arange(s)
+
+    def place(time: Floats) -> Floats:
+        weeks, hours = np.divmod(time - MONDAY_HOURS, WEEK_HOURS)
+        whole = hours.astype(np.int64)
+        before, after = mass[rows, whole], mass[rows, whole + 1]
+        return np.asarray(weeks + before + (hours - whole) * (after - before))
+
+    is_period = np.isfinite(since) & np.isfinite(until) & (until > since)
+    since, until = np.where(is_period, since, 0.0), np.where(is_period, until, 0.0)
+    return place(until) - place(since)
 
 
 def _as_found(shown: Shown, source: Ints, looks: Ints, place: Ints, by: Floats) -> Ints:

@@ -105,8 +105,6 @@ class _Watch:
         self.list_of = np.full(n, -1)
         self.list_of[lists.item] = np.repeat(np.arange(m), np.diff(lists.first))
         self.site = self.population.site[n:]
-        # Last visit of each page that has found a change.
-        self.found_at = np.full(n, -np.inf)
         # Whether flags of each page are followed, as of the last plan.
         self.follows = np.zeros(n, np.bool_)
         # Times at which lists have shown something new of each page, and of the visits of lists.
@@ -238,8 +236,6 @@ class _Watch:
         new |= self.rng.random(len(rows)) < lists.false
         for row in rows[new].tolist():
             self.showed[row].append(time)
-        # What a visit since then has found is new on the list, but no longer to us.
-        new &= ~(self.found_at[rows] > before)
         for row in rows[new & self.follows[rows]].tolist():
             if self._is_there(row, time) and last[row] < time:
                 self.followed.append(time)
@@ -258,7 +254,6 @@ class _Watch:
             return
         if not _counts(self.world.changes, np.array([row]), before, time)[0]:
             return
-        self.found_at[row] = time
         found.append((row, before, time))
 
 

@@ -235,10 +235,10 @@ class _Replan:
             budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
         planning_seconds = time.perf_counter() - planning
 
-        stored, dated = common.stored, common.reliable_dates
-        document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
-        if await signals.are_stored(db, document["spiders"]):
-            document["warnings"].append(WITHOUT_LISTS)
+        document = document_of(
+            common.stored, common.reliable_dates, options, terms, budget, price, figures
+        )
+        document |= {"at": now, "warnings": document["warnings"] + await _list_warnings(db, part)}
         moved = figures.updated
         if not dry_run:
             say(f"writing {moved:,} of {figures.targets:,} plans")
@@ -286,6 +286,10 @@ async def replan_in_shards(
     if not reports:
         raise NoTargets
     return reports
+
+
+async def _list_warnings(db: Database, part: Part) -> list[str]:
+    return [WITHOUT_LISTS] if await signals.are_stored(db, part.spiders) else []
 
 
 async def _common(db: Database, names: Sequence[Names]) -> Common:

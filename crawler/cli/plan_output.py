@@ -47,6 +47,8 @@ SIZES = {
     "update_size": "Sizes of changes in bytes: how much longer or shorter pages became",
     "diff_size": "Sizes of changes in characters inserted and deleted",
 }
+# Share of the requests: lists that cause fewer visits are not worth a line.
+MIN_FLAGS_SHARE = 0.01
 BARS = " ▁▂▃▄▅▆▇█"
 MARK = "●"
 SHADES = " ░▒▓█"
@@ -101,7 +103,7 @@ def _lines(plan: Report) -> dict[str, str]:
             f"{daily['requests_per_day']:,} a day{result}; "
             f"this plan makes {relative(totals['load'], 'these requests')}"
         )
-        if totals["lists_per_day"]:
+        if (totals["flags_per_day"] or 0) > MIN_FLAGS_SHARE * totals["requests_per_day"]:
             lines["lists"] = (
                 f"{amount(totals['lists_per_day'])} of these requests read list pages and sitemaps "
                 f"that show changes, and {amount(totals['flags_per_day'])} the pages that changed"

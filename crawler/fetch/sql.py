@@ -34,7 +34,7 @@ STEPS = 10_000
 RECYCLE_SECONDS = 300
 BATCH_ROWS = 100
 # Time that a database gets to enforce its own statement timeout.
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 5.0
 MAX_REASON_CHARACTERS = 250
 
 

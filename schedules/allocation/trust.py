@@ -196,8 +196,10 @@ def _weeks(showing: Ints, at: Floats, s: int, since: Floats, until: Floats) -> F
     hour = ((at - MONDAY_HOURS) % WEEK_HOURS).astype(np.int64)
     counts = np.bincount(showing * WEEK_HOURS + hour, minlength=s * WEEK_HOURS)
     counts = counts.reshape(s, WEEK_HOURS).astype(np.float64)
-    near = [np.roll(counts, k, axis=1) for k in range(-BLUR_HOURS, BLUR_HOURS + 1)]
-    blurred = np.mean(near, axis=0) + EVEN_CHANGES / WEEK_HOURS
+    blurred = counts.copy()
+    for k in range(1, BLUR_HOURS + 1):
+        blurred += np.roll(counts, k, axis=1) + np.roll(counts, -k, axis=1)
+    blurred = blurred / (2 * BLUR_HOURS + 1) + EVEN_CHANGES / WEEK_HOURS
     mass = np.cumsum(blurred, axis=1) / blurred.sum(axis=1, keepdims=True)
     mass = np.concatenate([np.zeros((s, 1)), mass], axis=1)
     rows = np.arange(s)

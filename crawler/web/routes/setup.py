@@ -159,13 +159,15 @@ async def _editor(
     # The digest of the definition when the user began to edit it.
     digest = form.values.get("digest", editable.digest if editable else "")
     crawl = request.app.state.crawls.of(edit.name) if notes.saved else None
+    titles = await sites.titles(store.db, [edit.name])
     response = page(
         request, "setup/editor.html", status=status, editable=editable, form=form,
         proposals=await pages.proposals(edit.start_urls), digest=digest, saved=notes.saved,
         is_crawled=crawl is not None and crawl.code is None, found=notes.found, name=edit.name,
         types=list(FieldType), **await _alerts(store),
         sitemaps=pages.sitemaps(edit.start_urls),
-        is_new=not digest, **await _results(request, edit, editable),
+        is_new=not digest, shown_name=titles.get(edit.name, edit.name),
+        **await _results(request, edit, editable),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response

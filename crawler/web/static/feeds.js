@@ -17,6 +17,9 @@
     return all.length === 1 ? all[0] : document.activeElement.closest("[data-post]");
   }
 
+  // A post that is opened is read. htmx must have found its form before.
+  window.addEventListener("load", () => document.querySelector(".full [data-mark=read]")?.click());
+
   document.addEventListener("keydown", (event) => {
     // The second key of a shortcut such as "g o" belongs to the navigation.
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;

@@ -73,6 +73,14 @@
   menu?.addEventListener("focusout", (event) => {
     if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
   });
+  // A button with data-copy copies the text before it.
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+    button.textContent = "Copied";
+  });
   // A form with data-confirm asks before it is sent.
   document.addEventListener("submit", (event) => {
     const question = event.target.dataset.confirm;

@@ -212,7 +212,10 @@ def test_broken_spider_is_retried_and_others_continue(
     words = ("bug", news, shop, "-s", "SPIDER_MODULES=spiders,bugs_of_test")
     with Service(freshet, *words, PYTHONPATH=freshet.folder, **SHORT) as service:
         until(lambda: outcomes(database, spider="shop")["not_modified"] > 3)
-        news.write_text(good, encoding="utf-8")
+        # In one step: a run that began in between would read an empty file.
+        mended = news.with_suffix(".new")
+        mended.write_text(good, encoding="utf-8")
+        mended.replace(news)
         until(lambda: outcomes(database, spider="news")["new"] == 3)
     lines = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
     failed = [line for line in lines if f" 5 s: {news}: not valid TOML" in line]

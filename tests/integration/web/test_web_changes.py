@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any, TypeVar
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -116,7 +117,7 @@ def on(uri: str, act: Callable[[Any], Awaitable[Result]]) -> Result:
 def feed_address(browser: Browser) -> str:
     """Create the reader's Atom feed, or a new secret, and return its URL."""
     page = send(browser, "/changes/feed").text
-    return page.partition('id="address" value="')[2].partition('"')[0]
+    return unescape(page.partition('<code class="command">')[2].partition("<")[0])
 
 
 def mark_read_until(browser: Browser, until: float, **form: str) -> None:

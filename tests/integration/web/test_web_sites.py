@@ -126,10 +126,12 @@ def test_days_begin_at_midnight_of_the_site(
 
 
 def test_board_shows_the_figures_of_the_day(local: Browser, database: Db) -> None:
+    # NOW is the start of all tests, which may be half an hour ago.
+    now = datetime.now(UTC)
     put_site(database, "shop", tags=["books"])
-    put_target(database, "shop", "http://a/1", next_visit=NOW - 2 * HOUR)
-    put_target(database, "shop", "http://a/2", next_visit=NOW - HOUR / 2, consecutive_errors=2)
-    put_target(database, "shop", "http://a/3")
+    put_target(database, "shop", "http://a/1", next_visit=now - 2 * HOUR)
+    put_target(database, "shop", "http://a/2", next_visit=now - HOUR / 2, consecutive_errors=2)
+    put_target(database, "shop", "http://a/3", next_visit=now + HOUR)
     put_target(database, "feeds", "http://a/feed", kind="feed")
     for outcome in ("new", "changed", "changed", "error"):
         put_visit(database, "shop", "http://a/1", NOW, outcome)

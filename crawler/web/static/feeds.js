@@ -17,8 +17,10 @@
     return all.length === 1 ? all[0] : document.activeElement.closest("[data-post]");
   }
 
-  // A post that is opened is read. htmx must have found its form before.
-  window.addEventListener("load", () => document.querySelector(".full [data-mark=read]")?.click());
+  // A post that is opened is read: its form is sent once htmx has found it.
+  document.addEventListener("htmx:after:process", () => {
+    document.querySelector(".full [data-mark=read]")?.click();
+  }, { once: true });
 
   document.addEventListener("keydown", (event) => {
     // The second key of a shortcut such as "g o" belongs to the navigation.

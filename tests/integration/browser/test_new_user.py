@@ -255,7 +255,8 @@ def subscribe(page: Page, url: str) -> None:
     page.get_by_role("link", name="Changes", exact=True).click()
     page.get_by_role("link", name="Mutes and feed").click()
     page.get_by_role("button", name="Make a secret address").click()
-    address = page.get_by_label("Address of your feed").input_value()
+    expect(page.get_by_role("button", name="Copy the address")).to_be_visible()
+    address = page.get_by_role("status").locator(".command").inner_text()
     feed = httpx.get(address)
     assert feed.status_code == 200
     assert feed.headers["content-type"].startswith("application/atom+xml")

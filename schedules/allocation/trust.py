@@ -195,12 +195,12 @@ def _weeks(showing: Ints, at: Floats, s: int, since: Floats, until: Floats) -> F
     """
     hour = ((at - MONDAY_HOURS) % WEEK_HOURS).astype(np.int64)
     counts = np.bincount(showing * WEEK_HOURS + hour, minlength=s * WEEK_HOURS)
-    counts = counts.reshape(s, WEEK_HOURS).astype(np.float64)
-    blurred = counts.copy()
+    each: Floats = counts.reshape(s, WEEK_HOURS).astype(np.float64)
+    near = each.copy()
     for k in range(1, BLUR_HOURS + 1):
-        blurred += np.roll(counts, k, axis=1) + np.roll(counts, -k, axis=1)
-    blurred = blurred / (2 * BLUR_HOURS + 1) + EVEN_CHANGES / WEEK_HOURS
-    mass = np.cumsum(blurred, axis=1) / blurred.sum(axis=1, keepdims=True)
+        near += np.roll(each, k, axis=1) + np.roll(each, -k, axis=1)
+    usual = near / (2 * BLUR_HOURS + 1) + EVEN_CHANGES / WEEK_HOURS
+    mass = np.cumsum(usual, axis=1) / usual.sum(axis=1, keepdims=True)
     mass = np.concatenate([np.zeros((s, 1)), mass], axis=1)
     rows = np.arange(s)
 

@@ -261,11 +261,15 @@ def show_setup(page: Page, site_url: str) -> None:
     page.goto("/setup")
     page.get_by_label("URL of the site").fill(f"{site_url}/")
     page.get_by_role("button", name="Look at the site").click()
-    # The blog of the demo is not wanted.
-    for part in ("/shop/[^/]+/[^/]+", "/blog/"):
-        page.locator(f'[data-use="item_pages"][data-pattern*="{part}"]').first.click()
+    # The shop of the demo is wanted, instead of the blog.
+    for kind, part in (
+        ("item_pages", "/shop/[^/]+/[^/]+"), ("item_pages", r"/blog/\\d"),
+        ("list_pages", "/shop/[^/]+(?:"), ("list_pages", "/blog/[^/]+/[^/]+(?:"),
+        ("list_pages", "/blog(?:"),
+    ):  # fmt: skip
+        page.locator(f'[data-use="{kind}"][data-pattern*="{part}"]').first.click()
     page.get_by_role("button", name="Next: what to watch").click()
-    page.locator("#sample option").nth(5).wait_for(state="attached")
+    page.locator("#sample option").nth(2).wait_for(state="attached")
     for name in ("title", "price", "stock"):
         page.get_by_role("button", name=f"Add {name}").click()
         page.get_by_role("region", name="Preview").get_by_role("columnheader", name=name).wait_for()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.keys import CATEGORY_PREFIX
 from crawler.items import Kind
-from crawler.planning.signals import Signals, signals_of
+from crawler.planning.signals import Signals
 from crawler.storage import sites
 from crawler.storage.client import Database
 from crawler.storage.columns import Keys, keys_of_texts
@@ -52,9 +52,7 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
     """Return the input of a plan. Raises ConfigError if a site's settings contradict each other."""
     stored = await sites.of_spiders(db, watched.spiders)
     dates = date_counts(watched)
-    gathered = await gather_some(db, watched, stored, dates.reliable(), config, now_hours)
-    signals = await signals_of(db, watched, gathered.histories, now_hours)
-    return replace(gathered, signals=signals)
+    return await gather_some(db, watched, stored, dates.reliable(), config, now_hours)
 
 
 async def gather_some(

@@ -44,7 +44,7 @@ from crawler.planning.options import (
 )
 from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.report_types import ReplanReport
-from crawler.planning.signals import Signals
+from crawler.planning.signals import Signals, signals_of
 from crawler.planning.silence import store_silences
 from crawler.storage import histories, plans, runs, targets
 from crawler.storage.client import Database, Document
@@ -246,13 +246,15 @@ async def gathered_of(
     if not len(watched):
         raise NoTargets
     gathered = await gather(db, watched, config, hours_of(now))
+    # Only plans need the edges of all list pages.
+    signals = await signals_of(db, watched, gathered.histories, hours_of(now))
     # Drop what is in the histories and the population: five numbers of each target.
     no_counts, nothing = np.empty(0, np.int64), np.empty(0)
     kept = replace(
         watched, stated=nothing, refreshed=no_counts, false_dates=no_counts,
         feed_min_hours=nothing, min_hours=nothing, max_hours=nothing,
     )  # fmt: skip
-    return replace(gathered, watched=kept)
+    return replace(gathered, watched=kept, signals=signals)
 
 
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:

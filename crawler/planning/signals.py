@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from crawler.items import Kind
 from crawler.storage import signals as storage
 from crawler.storage.client import Database
 from crawler.storage.histories import Watched
@@ -61,9 +62,12 @@ async def signals_of(
 
     histories: (n,) of the targets, with exact times where sites state them
     """
+    nothing = Signals(Coverage.none(), histories, np.empty(0, np.int64))
+    if Kind.LIST not in watched.kinds:
+        return nothing
     edges = await storage.read_edges(db, watched.key, watched.spiders)
     if not len(edges.item):
-        return Signals(Coverage.none(), histories, edges.item)
+        return nothing
     is_trusted = await storage.trusted_hints(db, watched.spiders)
     kinds = [
         await _of_kind(db, watched, _trusted(number, edges, watched, is_trusted), now_hours)
